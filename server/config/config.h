@@ -1,0 +1,80 @@
+// The configuration: flags, a YAML or JSON file, or both (flags win). Validated as a whole; an
+// unknown key or flag is an error that names it and the nearest known one.
+#ifndef NIBBLE_SERVER_CONFIG_CONFIG_H_
+#define NIBBLE_SERVER_CONFIG_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace nibble::server {
+
+struct ModelConfig {
+  std::string name;
+  std::string directory;
+};
+
+// Flag --max-batch-rows is key max_batch_rows. Defaults are those of a server on one machine.
+struct Config {
+  // Addresses. Data plane, control plane, metrics ("host:port"; port 0 picks a free one; an empty
+  // metrics address turns metrics off).
+  std::string listen = "0.0.0.0:50051";
+  std::string control_listen = "127.0.0.1:50052";
+  std::string metrics_listen = "0.0.0.0:9464";
+  // Where the chosen ports are written, as "data=PORT\ncontrol=PORT\nmetrics=PORT\n", once the
+  // server listens.
+  std::string port_file;
+
+  // Devices.
+  std::string backend = "auto";     // auto, cpu, cuda
+  std::vector<std::string> device;  // ids that may be used; empty: all
+  int cpu_devices = 1;
+  int cpu_threads = 0;            // of each device; 0: cores / cpu_devices
+  uint64_t cpu_memory_bytes = 0;  // of each device; 0: 80 % of physical memory / cpu_devices
+
+  // Weights.
+  std::string weights_root;        // Load is refused without it
+  std::vector<ModelConfig> model;  // --model NAME=DIR, repeated; in a file a map
+  uint64_t max_upload_bytes = uint64_t{8} << 30;
+
+  // Limits.
+  uint64_t max_message_bytes = uint64_t{256} << 20;
+  int64_t max_batch_rows = 1024;
+  int64_t max_queue_rows = 131072;  // of each device
+  uint64_t max_queue_bytes = uint64_t{1} << 30;
+  int64_t max_queue_delay_us = 0;
+  int batches_in_flight = 0;  // 0: what the device suggests
+
+  // Ending.
+  int64_t drain_grace_ms = 1000;     // NOT_SERVING is visible this long before the listener closes
+  int64_t drain_timeout_ms = 30000;  // accepted work is finished within this, else ended
+
+  // Security. All paths of PEM or text files.
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;    // given: clients must present a certificate (mutual TLS)
+  std::string data_token_file;  // bearer tokens, one a line
+  std::string control_token_file;
+
+  std::string log_level = "info";  // debug, info, warn, error
+  bool check_config = false;       // validate, print, exit
+  bool help = false;
+  bool version = false;
+};
+
+// Parses the command line (argv[0] is skipped), reading --config FILE first. kInvalidArgument lists
+// every fault, one a line, each naming the flag or key, what was expected and what was received.
+absl::StatusOr<Config> ParseConfig(int argc, const char* const* argv);
+
+// The usage text: every flag with its default and meaning.
+std::string HelpText();
+
+// The configuration as YAML that ParseConfig reads back; what --check-config prints.
+std::string ToYaml(const Config& config);
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_CONFIG_CONFIG_H_
