@@ -1,0 +1,119 @@
+#include "server/executor/engine.h"
+
+#include <array>
+#include <utility>
+
+#include "nibble/ops.h"
+#include "nibble/status.h"
+#include "server/executor/executor.h"
+
+namespace nibble::server {
+namespace {
+
+constexpr size_t kOps = 4;
+
+std::string_view ReasonName(RejectReason reason) {
+  switch (reason) {
+    case RejectReason::kQueueFull:
+      return "queue_full";
+    case RejectReason::kDraining:
+      return "draining";
+    case RejectReason::kExpired:
+      return "deadline_exceeded";
+    case RejectReason::kCancelled:
+      return "cancelled";
+  }
+  return "other";
+}
+
+class MetricsObserver : public BatcherObserver {
+ public:
+  MetricsObserver(Metrics& metrics, const std::string& device)
+      : metrics_(metrics), device_(metrics.Device(device)) {
+    for (size_t op = 0; op < kOps; ++op) ops_[op] = metrics.Op(OpName(static_cast<Op>(op)));
+  }
+
+  void OnQueueRows(int64_t queued_rows) override { device_->SetQueueRows(queued_rows); }
+  void OnBatchFormed(int op, int64_t rows) override {
+    ops_[static_cast<size_t>(op)]->BatchFormed(rows);
+  }
+  void OnQueued(int op, double queue_us) override {
+    ops_[static_cast<size_t>(op)]->Queued(queue_us * 1e-6);
+  }
+  void OnRejected(RejectReason reason) override { metrics_.Rejected(ReasonName(reason)); }
+
+ private:
+  Metrics& metrics_;
+  DeviceMetrics* device_;
+  std::array<OpMetrics*, kOps> ops_{};
+};
+
+// Members are destroyed from the last to the first: the executor finishes its batches into a live
+// batcher.
+struct DeviceQueue {
+  std::unique_ptr<MetricsObserver> observer;
+  std::unique_ptr<Batcher> batcher;
+  std::unique_ptr<Executor> executor;
+};
+
+class DevicesEngine : public Engine {
+ public:
+  explicit DevicesEngine(std::function<void(const absl::Status&)> on_device_lost)
+      : on_device_lost_(std::move(on_device_lost)) {}
+
+  absl::Status Add(const EngineOptions& options, Device& device, Clock& clock, Metrics& metrics) {
+    Batcher::Options batching = options.batcher;
+    if (batching.batches_in_flight == 0) {
+      batching.batches_in_flight = device.info().batches_in_flight;
+    }
+    const size_t index = queues_.size();
+    DeviceQueue queue;
+    NIBBLE_ASSIGN_OR_RETURN(queue.executor,
+                            Executor::Create(device, batching.batches_in_flight, &metrics,
+                                             [this, index](const absl::Status& status) {
+                                               queues_[index].batcher->FailQueued(status);
+                                               if (on_device_lost_) on_device_lost_(status);
+                                             }));
+    queue.observer = std::make_unique<MetricsObserver>(metrics, device.info().id);
+    queue.batcher =
+        std::make_unique<Batcher>(batching, clock, *queue.executor, queue.observer.get());
+    queues_.push_back(std::move(queue));
+    return absl::OkStatus();
+  }
+
+  Batcher& batcher(size_t device_index) override { return *queues_[device_index].batcher; }
+
+  size_t LeastLoadedDevice() const override {
+    size_t best = 0;
+    for (size_t i = 1; i < queues_.size(); ++i) {
+      if (queues_[i].batcher->queued_rows() < queues_[best].batcher->queued_rows()) best = i;
+    }
+    return best;
+  }
+
+  void StopAccepting() override {
+    for (DeviceQueue& queue : queues_) queue.batcher->StopAccepting();
+  }
+
+  void FailQueued(const absl::Status& status) override {
+    for (DeviceQueue& queue : queues_) queue.batcher->FailQueued(status);
+  }
+
+ private:
+  const std::function<void(const absl::Status&)> on_device_lost_;
+  std::vector<DeviceQueue> queues_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
+                                                       const std::vector<Device*>& devices,
+                                                       Clock& clock, Metrics& metrics) {
+  auto engine = std::make_unique<DevicesEngine>(options.on_device_lost);
+  for (Device* device : devices) {
+    NIBBLE_RETURN_IF_ERROR(engine->Add(options, *device, clock, metrics));
+  }
+  return engine;
+}
+
+}  // namespace nibble::server

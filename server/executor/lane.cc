@@ -1,0 +1,187 @@
+#include "server/executor/lane.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "nibble/selector.h"
+#include "nibble/status.h"
+
+namespace nibble::server {
+namespace {
+
+constexpr uint64_t kAlignment = 256;
+constexpr int kMarkComputeBegin = 0;
+constexpr int kMarkComputeEnd = 1;
+
+uint64_t Align(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+const Job& JobOf(const Piece& piece) { return *static_cast<const Job*>(piece.payload.get()); }
+
+void Gather(const RowInput& input, int64_t row_begin, int64_t rows, int64_t row_bytes,
+            std::byte* to) {
+  const std::byte* from = input.data + row_begin * input.row_stride_bytes;
+  if (input.row_stride_bytes == row_bytes) {
+    std::memcpy(to, from, static_cast<size_t>(rows * row_bytes));
+    return;
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    std::memcpy(to + row * row_bytes, from + row * input.row_stride_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+}
+
+std::vector<void*> Addresses(const Buffer* buffer, const std::vector<uint64_t>& offsets) {
+  std::vector<void*> addresses;
+  addresses.reserve(offsets.size());
+  for (uint64_t offset : offsets) {
+    addresses.push_back(static_cast<std::byte*>(buffer->data()) + offset);
+  }
+  return addresses;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(Device& device, Metrics* metrics) {
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream());
+  return std::unique_ptr<Lane>(new Lane(device, std::move(stream), metrics));
+}
+
+Lane::Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics)
+    : device_(device), stream_(std::move(stream)), metrics_(metrics) {
+  if (metrics_ != nullptr) device_metrics_ = metrics_->Device(device_.info().id);
+}
+
+Lane::Layout Lane::LayoutOf(const Operation& operation, int64_t rows) {
+  Layout layout;
+  for (int64_t row_bytes : operation.input_row_bytes()) {
+    layout.input_offsets.push_back(layout.input_bytes);
+    layout.input_bytes += Align(static_cast<uint64_t>(rows * row_bytes));
+  }
+  layout.constant_offset = layout.input_bytes;
+  layout.input_bytes += Align(operation.constant().size());
+  for (int64_t row_bytes : operation.output_row_bytes()) {
+    layout.output_offsets.push_back(layout.output_bytes);
+    layout.output_bytes += Align(static_cast<uint64_t>(rows * row_bytes));
+  }
+  return layout;
+}
+
+absl::Status Lane::Grow(std::unique_ptr<Buffer>& buffer, uint64_t bytes, MemoryKind kind) {
+  if (buffer != nullptr && buffer->size() >= bytes) return absl::OkStatus();
+  // At least double, so that a slowly growing batch does not allocate at every step.
+  const uint64_t grown = buffer == nullptr ? bytes : std::max(bytes, 2 * buffer->size());
+  buffer.reset();
+  auto larger = device_.Allocate(std::max<uint64_t>(grown, kAlignment), kind);
+  if (!larger.ok()) larger = device_.Allocate(std::max<uint64_t>(bytes, kAlignment), kind);
+  NIBBLE_RETURN_IF_ERROR(larger.status());
+  buffer = *std::move(larger);
+  return absl::OkStatus();
+}
+
+BatchResult Lane::Run(const Batch& batch) {
+  const Operation& operation = *JobOf(batch.pieces.front()).operation;
+  const Problem problem = operation.ProblemFor(batch.rows);
+  const Choice choice = Select(problem, device_.info());
+  BatchResult result;
+  result.kernel = choice.kernel;
+  result.status = device_.health();
+  if (result.status.ok()) {
+    result.status = Execute(batch, operation, problem, choice, &result.compute_us);
+  }
+  if (result.status.ok()) {
+    Report(problem, choice, result.compute_us);
+    operation.CountBatch(batch.rows, result.compute_us);
+  } else if (absl::Status health = device_.health(); !health.ok()) {
+    result.status = std::move(health);
+  }
+  return result;
+}
+
+absl::Status Lane::Execute(const Batch& batch, const Operation& operation, const Problem& problem,
+                           const Choice& choice, double* compute_us) {
+  const Layout layout = LayoutOf(operation, batch.rows);
+  NIBBLE_RETURN_IF_ERROR(Grow(staging_in_, layout.input_bytes, MemoryKind::kStaging));
+  NIBBLE_RETURN_IF_ERROR(Grow(staging_out_, layout.output_bytes, MemoryKind::kStaging));
+  const bool copy_in = layout.input_bytes > device_.info().zero_copy_bytes;
+  const bool copy_out = layout.output_bytes > device_.info().zero_copy_bytes;
+  if (copy_in) NIBBLE_RETURN_IF_ERROR(Grow(device_in_, layout.input_bytes, MemoryKind::kDevice));
+  if (copy_out) NIBBLE_RETURN_IF_ERROR(Grow(device_out_, layout.output_bytes, MemoryKind::kDevice));
+  const uint64_t workspace_bytes = device_.WorkspaceBytes(problem, choice);
+  if (workspace_bytes > 0) {
+    NIBBLE_RETURN_IF_ERROR(Grow(workspace_, workspace_bytes, MemoryKind::kDevice));
+  }
+
+  int64_t row = 0;
+  for (const Piece& piece : batch.pieces) {
+    const Job& job = JobOf(piece);
+    for (size_t i = 0; i < job.inputs.size(); ++i) {
+      const int64_t row_bytes = operation.input_row_bytes()[i];
+      Gather(
+          job.inputs[i], piece.row_begin, piece.rows, row_bytes,
+          static_cast<std::byte*>(staging_in_->data()) + layout.input_offsets[i] + row * row_bytes);
+    }
+    row += piece.rows;
+  }
+  const std::span<const std::byte> constant = operation.constant();
+  if (!constant.empty()) {
+    std::memcpy(static_cast<std::byte*>(staging_in_->data()) + layout.constant_offset,
+                constant.data(), constant.size());
+  }
+
+  const Buffer* in = copy_in ? device_in_.get() : staging_in_.get();
+  const Buffer* out = copy_out ? device_out_.get() : staging_out_.get();
+  LaunchArgs args;
+  args.inputs = Addresses(in, layout.input_offsets);
+  args.outputs = Addresses(out, layout.output_offsets);
+  args.constant = static_cast<const std::byte*>(in->data()) + layout.constant_offset;
+  args.rows = batch.rows;
+  args.first_row = batch.pieces.front().row_begin;
+  args.workspace = workspace_bytes > 0 ? workspace_->data() : nullptr;
+
+  absl::Status enqueued;
+  if (copy_in) enqueued = stream_->Copy(in->data(), staging_in_->data(), layout.input_bytes);
+  if (enqueued.ok()) enqueued = stream_->Mark(kMarkComputeBegin);
+  if (enqueued.ok()) enqueued = operation.Launch(device_, choice, args, *stream_);
+  if (enqueued.ok()) enqueued = stream_->Mark(kMarkComputeEnd);
+  if (enqueued.ok() && copy_out) {
+    enqueued = stream_->Copy(staging_out_->data(), out->data(), layout.output_bytes);
+  }
+  // Also after a failure: what was enqueued still reads the buffers.
+  const absl::Status done = stream_->Synchronize();
+  NIBBLE_RETURN_IF_ERROR(enqueued);
+  NIBBLE_RETURN_IF_ERROR(done);
+  NIBBLE_ASSIGN_OR_RETURN(*compute_us,
+                          stream_->MicrosecondsBetween(kMarkComputeBegin, kMarkComputeEnd));
+
+  row = 0;
+  for (const Piece& piece : batch.pieces) {
+    const Job& job = JobOf(piece);
+    for (size_t i = 0; i < job.outputs.size(); ++i) {
+      const int64_t row_bytes = operation.output_row_bytes()[i];
+      std::memcpy(job.outputs[i] + piece.row_begin * row_bytes,
+                  static_cast<const std::byte*>(staging_out_->data()) + layout.output_offsets[i] +
+                      row * row_bytes,
+                  static_cast<size_t>(piece.rows * row_bytes));
+    }
+    row += piece.rows;
+  }
+  return absl::OkStatus();
+}
+
+void Lane::Report(const Problem& problem, const Choice& choice, double compute_us) {
+  if (metrics_ == nullptr) return;
+  const Traffic traffic = TrafficOf(problem);
+  const double seconds = compute_us * 1e-6;
+  KernelMetrics*& handle =
+      kernel_metrics_[{problem.op, problem.weight.format, choice.kernel.data()}];
+  if (handle == nullptr) {
+    const bool has_weight = problem.op == Op::kMatmul || problem.op == Op::kDequantize;
+    handle = metrics_->Kernel(
+        OpName(problem.op), has_weight ? FormatName(problem.weight.format) : "none", choice.kernel);
+  }
+  handle->BatchDone(seconds, traffic.read_bytes, traffic.written_bytes);
+  device_metrics_->AddTraffic(traffic.read_bytes + traffic.written_bytes, seconds);
+}
+
+}  // namespace nibble::server

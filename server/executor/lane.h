@@ -1,0 +1,60 @@
+// One lane of an executor: a stream and the memory that its batches pass through.
+#ifndef NIBBLE_SERVER_EXECUTOR_LANE_H_
+#define NIBBLE_SERVER_EXECUTOR_LANE_H_
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "absl/status/statusor.h"
+#include "nibble/backend.h"
+#include "server/batcher/batcher.h"
+#include "server/executor/operation.h"
+#include "server/metrics/metrics.h"
+
+namespace nibble::server {
+
+// Used by one thread.
+class Lane {
+ public:
+  static absl::StatusOr<std::unique_ptr<Lane>> Create(Device& device, Metrics* metrics);
+
+  // Gathers the rows, runs the kernel, scatters the results. On return nothing touches the batch's
+  // memory.
+  BatchResult Run(const Batch& batch);
+
+ private:
+  Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics);
+
+  // Where the arrays of a batch lie in staging memory: [inputs..., constant] and [outputs...].
+  struct Layout {
+    std::vector<uint64_t> input_offsets;
+    std::vector<uint64_t> output_offsets;
+    uint64_t constant_offset = 0;
+    uint64_t input_bytes = 0;
+    uint64_t output_bytes = 0;
+  };
+  static Layout LayoutOf(const Operation& operation, int64_t rows);
+
+  absl::Status Execute(const Batch& batch, const Operation& operation, const Problem& problem,
+                       const Choice& choice, double* compute_us);
+  absl::Status Grow(std::unique_ptr<Buffer>& buffer, uint64_t bytes, MemoryKind kind);
+  void Report(const Problem& problem, const Choice& choice, double compute_us);
+
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  Metrics* metrics_;
+  DeviceMetrics* device_metrics_ = nullptr;
+  // Handles by (op, format, kernel); the kernel's name is a literal, so its address identifies it.
+  std::map<std::tuple<Op, Format, const char*>, KernelMetrics*> kernel_metrics_;
+
+  std::unique_ptr<Buffer> staging_in_;
+  std::unique_ptr<Buffer> staging_out_;
+  std::unique_ptr<Buffer> device_in_;
+  std::unique_ptr<Buffer> device_out_;
+  std::unique_ptr<Buffer> workspace_;
+};
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_EXECUTOR_LANE_H_

@@ -1,0 +1,113 @@
+#include "server/loader/loader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "fmt/format.h"
+#include "nibble/quantize.h"
+#include "nibble/status.h"
+
+namespace nibble::server {
+namespace {
+
+absl::Status AddLayers(const checkpoint::Checkpoint& checkpoint,
+                       const std::vector<PlannedWeight>& planned,
+                       const std::function<void(const LoadProgress&)>& report,
+                       const std::atomic<bool>& cancelled, LoadProgress progress,
+                       WeightStore::Transaction& transaction) {
+  const std::vector<checkpoint::Layer>& layers = checkpoint.layers();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (cancelled.load(std::memory_order_relaxed)) {
+      return absl::CancelledError("the caller cancelled the load");
+    }
+    progress.layer = layers[i].name;
+    report(progress);
+    NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, checkpoint.Load(i));
+    NIBBLE_RETURN_IF_ERROR(transaction.Add(planned[i].name, weight));
+    progress.bytes_done += layers[i].bytes;
+    progress.layers_done += 1;
+  }
+  NIBBLE_RETURN_IF_ERROR(transaction.Commit());
+  progress.layer.clear();
+  report(progress);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Loaded> LoadCheckpoint(WeightStore& store, const checkpoint::Checkpoint& checkpoint,
+                                      const LoadTarget& target,
+                                      const std::function<void(const LoadProgress&)>& progress,
+                                      const std::atomic<bool>& cancelled) {
+  if (checkpoint.layers().empty()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "model '{}': expected a checkpoint with a linear layer; found none", target.model));
+  }
+  LoadProgress start;
+  start.layers_total = static_cast<int>(checkpoint.layers().size());
+  Loaded loaded;
+  std::vector<PlannedWeight> planned;
+  for (const checkpoint::Layer& layer : checkpoint.layers()) {
+    planned.push_back({fmt::format("{}/{}", target.model, layer.name), layer.spec});
+    loaded.weights.push_back(planned.back().name);
+    start.bytes_total += layer.bytes;
+  }
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<WeightStore::Transaction> transaction,
+                          store.Begin(target.model, planned, target.device));
+  const int64_t bytes = start.bytes_total;
+  if (absl::Status added =
+          AddLayers(checkpoint, planned, progress, cancelled, std::move(start), *transaction);
+      !added.ok()) {
+    transaction->Fail(added);
+    return added;
+  }
+  loaded.notices = checkpoint.notices();
+  loaded.bytes = bytes;
+  return loaded;
+}
+
+absl::StatusOr<Loaded> LoadMatrix(WeightStore& store, const ConstMatrixView& matrix,
+                                  const WeightSpec& format, const LoadTarget& target) {
+  NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, Quantize(matrix, format));
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<WeightStore::Transaction> transaction,
+                          store.Begin(target.model, {{target.model, weight.spec}}, target.device));
+  absl::Status added = transaction->Add(target.model, weight);
+  if (added.ok()) added = transaction->Commit();
+  if (!added.ok()) {
+    transaction->Fail(added);
+    return added;
+  }
+  NIBBLE_ASSIGN_OR_RETURN(const WeightGeometry geometry, GeometryOf(weight.spec));
+  return Loaded{{target.model}, {}, geometry.total_bytes};
+}
+
+absl::StatusOr<std::string> ResolveBelowRoot(const std::string& root, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (root.empty()) {
+    return absl::FailedPreconditionError(
+        "path: the server was started without --weights-root, so nothing can be loaded by path");
+  }
+  std::error_code error;
+  const fs::path canonical_root = fs::canonical(root, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        fmt::format("--weights-root '{}': {}", root, error.message()));
+  }
+  const fs::path resolved = fs::weakly_canonical(canonical_root / path, error);
+  const auto mismatch =
+      std::mismatch(canonical_root.begin(), canonical_root.end(), resolved.begin(), resolved.end());
+  if (error || mismatch.first != canonical_root.end()) {
+    return absl::PermissionDeniedError(
+        fmt::format("path: expected a directory below --weights-root; received '{}'", path));
+  }
+  if (!fs::is_directory(resolved, error)) {
+    return absl::NotFoundError(
+        fmt::format("path: there is no directory '{}' below --weights-root", path));
+  }
+  return resolved.string();
+}
+
+}  // namespace nibble::server

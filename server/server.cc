@@ -1,0 +1,293 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "nibble/status.h"
+#include "server/clock/clock.h"
+#include "server/devices.h"
+#include "server/executor/engine.h"
+#include "server/health/health_service.h"
+#include "server/loader/loader.h"
+#include "server/log/log.h"
+#include "server/metrics/metrics.h"
+#include "server/service/credentials.h"
+#include "server/service/linear_service.h"
+#include "server/service/weights_service.h"
+
+namespace nibble::server {
+namespace {
+
+// Clients may ping this often, with or without calls, without being sent away.
+constexpr int kMinPingIntervalMs = 10000;
+
+std::string_view StateName(WeightState state) {
+  switch (state) {
+    case WeightState::kLoading:
+      return "loading";
+    case WeightState::kReady:
+      return "ready";
+    case WeightState::kDraining:
+      return "draining";
+    case WeightState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+// Keeps the gauges of resident weights and device memory in step with the store.
+class StoreMetrics : public WeightStoreObserver {
+ public:
+  StoreMetrics(Metrics& metrics, const std::vector<Device*>& devices) : devices_(devices) {
+    for (const Device* device : devices) handles_.push_back(metrics.Device(device->info().id));
+  }
+  void OnResidentBytes(size_t device_index, Format format, int64_t bytes) override {
+    handles_[device_index]->SetResidentBytes(FormatName(format), bytes);
+    UpdateMemory(device_index);
+  }
+  void OnWeights(size_t device_index, WeightState state, int64_t count) override {
+    handles_[device_index]->SetWeights(StateName(state), count);
+    UpdateMemory(device_index);
+  }
+  void UpdateMemory(size_t device_index) {
+    const MemoryUse use = devices_[device_index]->memory();
+    handles_[device_index]->SetMemory("total", static_cast<int64_t>(use.total_bytes));
+    handles_[device_index]->SetMemory("used", static_cast<int64_t>(use.used_bytes));
+  }
+
+ private:
+  const std::vector<Device*> devices_;
+  std::vector<DeviceMetrics*> handles_;
+};
+
+class GrpcServer final : public Server {
+ public:
+  GrpcServer(const Config& config, std::function<void(const absl::Status&)> on_device_lost)
+      : config_(config),
+        on_device_lost_(std::move(on_device_lost)),
+        health_({"nibble.v1.Linear", "nibble.v1.Weights"}) {}
+
+  ~GrpcServer() override { Drain(); }
+
+  absl::Status Open();
+  absl::Status LoadModels() override;
+  void Drain() override;
+
+ private:
+  absl::Status OpenEngine();
+  absl::Status OpenListeners();
+  absl::Status WritePortFile(int metrics_port) const;
+  void ShutDownListeners();
+  std::unique_ptr<grpc::Server> Listen(const std::string& address,
+                                       const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                                       grpc::Service* service, int* port);
+
+  const Config config_;
+  const std::function<void(const absl::Status&)> on_device_lost_;
+
+  // In the order of dependence: what is below uses what is above.
+  std::unique_ptr<Clock> clock_ = CreateRealClock();
+  std::unique_ptr<Metrics> metrics_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<StoreMetrics> store_metrics_;
+  std::unique_ptr<WeightStore> store_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ServiceContext> context_;
+  HealthService health_;
+  std::unique_ptr<LinearService> linear_;
+  std::unique_ptr<WeightsService> weights_;
+  std::unique_ptr<grpc::Server> data_server_;
+  std::unique_ptr<grpc::Server> control_server_;
+  int data_port_ = 0;
+  int control_port_ = 0;
+
+  std::atomic<bool> draining_{false};
+  std::once_flag drained_;
+};
+
+absl::Status GrpcServer::Open() {
+  NIBBLE_RETURN_IF_ERROR(OpenEngine());
+  AuthTokens tokens;
+  if (!config_.data_token_file.empty()) {
+    NIBBLE_ASSIGN_OR_RETURN(tokens.data, TokenSet::FromFile(config_.data_token_file));
+  }
+  if (!config_.control_token_file.empty()) {
+    NIBBLE_ASSIGN_OR_RETURN(tokens.control, TokenSet::FromFile(config_.control_token_file));
+  }
+  context_ = std::unique_ptr<ServiceContext>(new ServiceContext{
+      *store_, *engine_, *clock_, *metrics_, std::move(tokens), config_.max_message_bytes});
+  linear_ = std::make_unique<LinearService>(*context_);
+  weights_ = std::make_unique<WeightsService>(
+      *context_, WeightsOptions{config_.weights_root, config_.max_upload_bytes});
+  NIBBLE_RETURN_IF_ERROR(OpenListeners());
+  int metrics_port = 0;
+  if (!config_.metrics_listen.empty()) {
+    NIBBLE_ASSIGN_OR_RETURN(metrics_port, metrics_->Serve(config_.metrics_listen));
+  }
+  log::Info("listening", {{"data", config_.listen},
+                          {"data_port", data_port_},
+                          {"control", config_.control_listen},
+                          {"control_port", control_port_},
+                          {"metrics_port", metrics_port}});
+  return WritePortFile(metrics_port);
+}
+
+absl::Status GrpcServer::OpenEngine() {
+  NIBBLE_ASSIGN_OR_RETURN(devices_, OpenDevices(config_));
+  std::vector<Device*> devices;
+  for (const auto& device : devices_) devices.push_back(device.get());
+  metrics_ = Metrics::Create(NIBBLE_VERSION,
+                             devices.front()->info().kind == BackendKind::kCuda ? "cuda" : "cpu");
+  for (const Device* device : devices) {
+    const DeviceInfo& info = device->info();
+    metrics_->Device(info.id)->SetPeakBandwidth(info.peak_bandwidth_bytes_per_second);
+    log::Info("device", {{"id", info.id},
+                         {"name", info.name},
+                         {"cores", info.cores},
+                         {"memory_bytes", info.memory_bytes},
+                         {"peak_bandwidth_gb_per_s", info.peak_bandwidth_bytes_per_second / 1e9}});
+  }
+  store_metrics_ = std::make_unique<StoreMetrics>(*metrics_, devices);
+  for (size_t i = 0; i < devices.size(); ++i) store_metrics_->UpdateMemory(i);
+  store_ = std::make_unique<WeightStore>(devices, store_metrics_.get());
+
+  EngineOptions options;
+  options.batcher.max_batch_rows = config_.max_batch_rows;
+  options.batcher.max_queue_rows = config_.max_queue_rows;
+  options.batcher.max_queue_bytes = config_.max_queue_bytes;
+  options.batcher.max_queue_delay = std::chrono::microseconds(config_.max_queue_delay_us);
+  options.batcher.batches_in_flight = config_.batches_in_flight;
+  options.on_device_lost = [this](const absl::Status& status) {
+    log::Error("device_lost", {{"error", MessageOf(status)}});
+    health_.SetServing(false);
+    on_device_lost_(status);
+  };
+  NIBBLE_ASSIGN_OR_RETURN(engine_, Engine::Create(options, devices, *clock_, *metrics_));
+  return absl::OkStatus();
+}
+
+std::unique_ptr<grpc::Server> GrpcServer::Listen(
+    const std::string& address, const std::shared_ptr<grpc::ServerCredentials>& credentials,
+    grpc::Service* service, int* port) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, credentials, port);
+  builder.RegisterService(service);
+  builder.RegisterService(&health_);
+  const int limit = static_cast<int>(config_.max_message_bytes);
+  builder.SetMaxReceiveMessageSize(limit);
+  builder.SetMaxSendMessageSize(limit);
+  // Two servers on one port would share its connections at random.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  return builder.BuildAndStart();
+}
+
+absl::Status GrpcServer::OpenListeners() {
+  NIBBLE_ASSIGN_OR_RETURN(
+      const std::shared_ptr<grpc::ServerCredentials> credentials,
+      MakeServerCredentials({config_.tls_cert, config_.tls_key, config_.tls_client_ca}));
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  data_server_ = Listen(config_.listen, credentials, linear_.get(), &data_port_);
+  if (data_server_ == nullptr) {
+    return absl::UnavailableError(
+        fmt::format("--listen: cannot listen on '{}'; is it in use?", config_.listen));
+  }
+  control_server_ = Listen(config_.control_listen, credentials, weights_.get(), &control_port_);
+  if (control_server_ == nullptr) {
+    return absl::UnavailableError(fmt::format(
+        "--control-listen: cannot listen on '{}'; is it in use?", config_.control_listen));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcServer::WritePortFile(int metrics_port) const {
+  if (config_.port_file.empty()) return absl::OkStatus();
+  // Renamed into place, so that a reader sees all of it or nothing.
+  const std::string temporary = config_.port_file + ".part";
+  std::ofstream file(temporary);
+  file << fmt::format("data={}\ncontrol={}\nmetrics={}\n", data_port_, control_port_, metrics_port);
+  file.close();
+  if (!file || std::rename(temporary.c_str(), config_.port_file.c_str()) != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("--port-file: cannot write '{}'", config_.port_file));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcServer::LoadModels() {
+  for (const ModelConfig& model : config_.model) {
+    const Clock::TimePoint begin = clock_->Now();
+    NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Checkpoint> opened,
+                            checkpoint::Checkpoint::Open(model.directory));
+    NIBBLE_ASSIGN_OR_RETURN(const Loaded loaded, LoadCheckpoint(
+                                                     *store_, *opened, {model.name, ""},
+                                                     [](const LoadProgress&) {}, draining_));
+    for (const std::string& notice : loaded.notices) {
+      log::Warn("load_notice", {{"model", model.name}, {"notice", notice}});
+    }
+    log::Info("model_ready", {{"model", model.name},
+                              {"weights", loaded.weights.size()},
+                              {"bytes", loaded.bytes},
+                              {"ms", MicrosecondsBetween(begin, clock_->Now()) / 1000}});
+  }
+  health_.SetServing(true);
+  // A drain that began meanwhile has said NOT_SERVING already; that must stay the last word.
+  if (draining_) {
+    health_.SetServing(false);
+    return absl::CancelledError("the server is draining");
+  }
+  log::Info("serving");
+  return absl::OkStatus();
+}
+
+void GrpcServer::ShutDownListeners() {
+  const auto deadline =
+      std::chrono::system_clock::now() + std::chrono::milliseconds(config_.drain_timeout_ms);
+  std::thread control([&] {
+    if (control_server_ != nullptr) control_server_->Shutdown(deadline);
+  });
+  if (data_server_ != nullptr) data_server_->Shutdown(deadline);
+  control.join();
+}
+
+void GrpcServer::Drain() {
+  std::call_once(drained_, [this] {
+    draining_ = true;
+    health_.SetServing(false);
+    if (data_server_ != nullptr && control_server_ != nullptr) {
+      log::Info("drain_begin",
+                {{"grace_ms", config_.drain_grace_ms}, {"timeout_ms", config_.drain_timeout_ms}});
+      std::this_thread::sleep_for(std::chrono::milliseconds(config_.drain_grace_ms));
+    }
+    if (context_ != nullptr) context_->draining = true;
+    if (weights_ != nullptr) weights_->StopLoads();
+    health_.EndWatches();
+    if (linear_ != nullptr) linear_->DrainStreams();
+    // Calls that have been accepted run to their end; calls that outlast the deadline are
+    // cancelled.
+    ShutDownListeners();
+    log::Info("drain_done");
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const Config& config, std::function<void(const absl::Status&)> on_device_lost) {
+  auto server = std::make_unique<GrpcServer>(config, std::move(on_device_lost));
+  NIBBLE_RETURN_IF_ERROR(server->Open());
+  return server;
+}
+
+}  // namespace nibble::server

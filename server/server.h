@@ -1,0 +1,36 @@
+// The whole server in one object: devices, store, engine, services and listeners, from start to
+// drain.
+//
+//   Start (listeners open, NOT_SERVING) -> LoadModels (SERVING) -> Drain (NOT_SERVING, grace,
+//   listeners close, accepted work finished) -> destroyed
+#ifndef NIBBLE_SERVER_SERVER_H_
+#define NIBBLE_SERVER_SERVER_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/config/config.h"
+
+namespace nibble::server {
+
+class Server {
+ public:
+  // Opens the devices and the listeners; writes the port file. `on_device_lost` is called once,
+  // from any thread, when a device can no longer be used; the server is then NOT_SERVING.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const Config& config, std::function<void(const absl::Status&)> on_device_lost);
+  virtual ~Server() = default;
+
+  // Loads the configured models, then reports SERVING. Ends early, with kCancelled, once Drain has
+  // begun.
+  virtual absl::Status LoadModels() = 0;
+
+  // From any thread, while LoadModels may still run: NOT_SERVING at once, the listeners close after
+  // the grace period, accepted work is finished within the drain timeout and cancelled after it.
+  virtual void Drain() = 0;
+};
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_SERVER_H_

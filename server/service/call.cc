@@ -1,0 +1,97 @@
+#include "server/service/call.h"
+
+#include <cmath>
+#include <utility>
+
+#include "server/status/status.h"
+
+namespace nibble::server {
+
+absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase& context,
+                   Plane plane) {
+  if (service.draining.load(std::memory_order_acquire)) {
+    return absl::UnavailableError("the server is draining; try another replica");
+  }
+  return Authorize(context, service.tokens, plane);
+}
+
+Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return Clock::TimePoint::max();
+  const auto left = deadline - std::chrono::system_clock::now();
+  // A deadline of years is none, and would overflow the clock's range.
+  if (left > std::chrono::hours(24 * 365)) return Clock::TimePoint::max();
+  return clock.Now() + std::chrono::duration_cast<Clock::Duration>(left);
+}
+
+RequestMeter::RequestMeter(ServiceContext& service, RpcMetrics* rpc)
+    : service_(service), rpc_(rpc), begin_(service.clock.Now()) {
+  service_.metrics.InflightAdd(1);
+}
+
+void RequestMeter::Finished(const absl::Status& status) {
+  service_.metrics.InflightAdd(-1);
+  const double seconds = MicrosecondsBetween(begin_, service_.clock.Now()) * 1e-6;
+  rpc_->Finished(status.raw_code(), seconds);
+}
+
+std::optional<Batcher::Ticket> SubmitPrepared(ServiceContext& service, Prepared prepared,
+                                              Clock::TimePoint deadline,
+                                              std::function<void(const Outcome&)> done) {
+  if (prepared.weight != nullptr) {
+    prepared.weight->counters().requests.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (prepared.work.rows == 0) {
+    done(Outcome{});
+    return std::nullopt;
+  }
+  prepared.work.deadline = deadline;
+  prepared.work.done = done;
+  auto ticket = service.engine.batcher(prepared.device_index).Submit(std::move(prepared.work));
+  if (ticket.ok()) return *ticket;
+  Outcome refused;
+  refused.status = ticket.status();
+  done(refused);
+  return std::nullopt;
+}
+
+void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t device_index,
+              const WeightHandle& weight, v1::ExecutionInfo* info) {
+  info->set_kernel(std::string(outcome.kernel));
+  info->set_batch_rows(outcome.batch_rows);
+  info->set_batches(outcome.batches);
+  info->set_queue_us(std::llround(outcome.queue_us));
+  info->set_compute_us(std::llround(outcome.compute_us));
+  info->set_device(service.store.devices()[device_index]->info().id);
+  if (weight != nullptr) info->set_weight_version(weight->version());
+}
+
+void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline,
+                    v1::ExecutionInfo* info) {
+  if (!prepared.ok()) {
+    End(prepared.status());
+    return;
+  }
+  device_index_ = prepared->device_index;
+  WeightHandle weight = prepared->weight;
+  ticket_ = SubmitPrepared(service_, *std::move(prepared), deadline,
+                           [this, weight = std::move(weight), info](const Outcome& outcome) {
+                             if (outcome.status.ok()) {
+                               FillInfo(outcome, service_, device_index_, weight, info);
+                             }
+                             End(outcome.status);
+                           });
+}
+
+void UnaryCall::End(const absl::Status& status) {
+  meter_.Finished(status);
+  Finish(ToGrpcStatus(status));
+}
+
+// gRPC calls this only after the handler has returned the reactor, so the ticket is in place, and
+// calls OnDone only after it.
+void UnaryCall::OnCancel() {
+  if (ticket_) service_.engine.batcher(device_index_).Cancel(*ticket_);
+}
+
+}  // namespace nibble::server

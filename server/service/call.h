@@ -1,0 +1,85 @@
+// What every call of the data plane shares: admission, deadline, metrics, and the unary reactor.
+#ifndef NIBBLE_SERVER_SERVICE_CALL_H_
+#define NIBBLE_SERVER_SERVICE_CALL_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+
+#include "nibble/v1/linear.pb.h"
+#include "server/clock/clock.h"
+#include "server/executor/engine.h"
+#include "server/metrics/metrics.h"
+#include "server/service/auth.h"
+#include "server/service/requests.h"
+
+namespace nibble::server {
+
+// What the services work with; outlives them.
+struct ServiceContext {
+  WeightStore& store;
+  Engine& engine;
+  Clock& clock;
+  Metrics& metrics;
+  AuthTokens tokens;
+  uint64_t max_message_bytes = 0;
+  // Set once, before the listener closes: new requests are answered with kUnavailable.
+  std::atomic<bool> draining{false};
+};
+
+// kUnavailable while draining, else what Authorize says.
+absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase& context,
+                   Plane plane);
+
+// The call's deadline on the server's clock; TimePoint::max() without one.
+Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock);
+
+// Counts one request from its construction until Finished.
+class RequestMeter {
+ public:
+  RequestMeter(ServiceContext& service, RpcMetrics* rpc);
+  void Finished(const absl::Status& status);
+
+ private:
+  ServiceContext& service_;
+  RpcMetrics* rpc_;
+  Clock::TimePoint begin_;
+};
+
+// Submits `prepared` with this deadline; `done` is called exactly once, also when the engine
+// refuses or there is nothing to run (then before this returns). Gives the ticket while the work is
+// under way.
+std::optional<Batcher::Ticket> SubmitPrepared(ServiceContext& service, Prepared prepared,
+                                              Clock::TimePoint deadline,
+                                              std::function<void(const Outcome&)> done);
+
+void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t device_index,
+              const WeightHandle& weight, v1::ExecutionInfo* info);
+
+// One unary call. It deletes itself when gRPC is done with it.
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  UnaryCall(ServiceContext& service, RpcMetrics* rpc) : service_(service), meter_(service, rpc) {}
+
+  // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
+  // reactor is handed to gRPC.
+  void Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline, v1::ExecutionInfo* info);
+
+  void OnCancel() override;
+  void OnDone() override { delete this; }
+
+ private:
+  void End(const absl::Status& status);
+
+  ServiceContext& service_;
+  RequestMeter meter_;
+  size_t device_index_ = 0;
+  std::optional<Batcher::Ticket> ticket_;
+};
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_SERVICE_CALL_H_

@@ -1,0 +1,101 @@
+#include "server/service/dequantize_call.h"
+
+#include <utility>
+
+#include "server/status/status.h"
+
+namespace nibble::server {
+
+DequantizeCall::DequantizeCall(ServiceContext& service, const RequestBuilder& builder,
+                               RpcMetrics* rpc, const grpc::CallbackServerContext& context,
+                               const v1::DequantizeRequest& request)
+    : service_(service),
+      builder_(builder),
+      meter_(service, rpc),
+      deadline_(DeadlineOf(context, service.clock)) {
+  absl::Status status = Admit(service, context, Plane::kData);
+  if (status.ok()) {
+    auto range = builder.ParseDequantize(request);
+    status = range.status();
+    if (range.ok()) range_ = *std::move(range);
+  }
+  if (!status.ok()) {
+    End(status);
+    return;
+  }
+  range_.weight->counters().requests.fetch_add(1, std::memory_order_relaxed);
+  device_index_ = range_.weight->device_index();
+  next_row_ = range_.row_begin;
+  NextChunk();
+}
+
+void DequantizeCall::NextChunk() {
+  if (next_row_ == range_.row_end) {
+    End(absl::OkStatus());
+    return;
+  }
+  response_.Clear();
+  auto prepared = builder_.DequantizeChunk(range_, next_row_, &response_);
+  if (!prepared.ok()) {
+    End(prepared.status());
+    return;
+  }
+  Work work = std::move(prepared->work);
+  chunk_rows_ = work.rows;
+  work.deadline = deadline_;
+  work.done = [this](const Outcome& outcome) { ChunkDone(outcome); };
+  absl::Status refused;
+  {
+    // Held over Submit, so that a cancel that arrives meanwhile finds the ticket. ChunkDone does
+    // not take it.
+    std::lock_guard lock(mutex_);
+    if (cancelled_) {
+      refused = absl::CancelledError("the caller cancelled the request");
+    } else {
+      auto ticket = service_.engine.batcher(device_index_).Submit(std::move(work));
+      if (ticket.ok()) {
+        ticket_ = *ticket;
+      } else {
+        refused = ticket.status();
+      }
+    }
+  }
+  if (!refused.ok()) End(refused);
+}
+
+void DequantizeCall::ChunkDone(const Outcome& outcome) {
+  if (!outcome.status.ok()) {
+    End(outcome.status);
+    return;
+  }
+  next_row_ += chunk_rows_;
+  FillInfo(outcome, service_, device_index_, range_.weight, response_.mutable_info());
+  StartWrite(&response_);
+}
+
+void DequantizeCall::OnWriteDone(bool ok) {
+  if (ok) {
+    NextChunk();
+  } else {
+    End(absl::CancelledError("the caller went away"));
+  }
+}
+
+void DequantizeCall::OnCancel() {
+  std::optional<Batcher::Ticket> ticket;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    ticket = ticket_;
+  }
+  if (ticket) service_.engine.batcher(device_index_).Cancel(*ticket);
+}
+
+void DequantizeCall::End(const absl::Status& status) {
+  meter_.Finished(status);
+  // The weight is given back before the caller learns that the call is over.
+  const WeightHandle weight = std::move(range_.weight);
+  Finish(ToGrpcStatus(status));
+}
+
+}  // namespace nibble::server

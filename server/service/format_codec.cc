@@ -1,0 +1,157 @@
+#include "server/service/format_codec.h"
+
+#include <algorithm>
+#include <string>
+
+#include "fmt/format.h"
+#include "nibble/status.h"
+
+namespace nibble::server {
+namespace {
+
+v1::WeightFormat ToWire(Format format) {
+  switch (format) {
+    case Format::kDense:
+      return v1::WEIGHT_FORMAT_DENSE;
+    case Format::kNF4:
+      return v1::WEIGHT_FORMAT_NF4;
+    case Format::kFP4:
+      return v1::WEIGHT_FORMAT_FP4;
+    case Format::kInt4:
+      return v1::WEIGHT_FORMAT_INT4;
+    case Format::kFP8:
+      return v1::WEIGHT_FORMAT_FP8;
+  }
+  return v1::WEIGHT_FORMAT_UNSPECIFIED;
+}
+
+v1::ScaleLayout ToWire(ScaleLayout layout) {
+  switch (layout) {
+    case ScaleLayout::kTensor:
+      return v1::SCALE_LAYOUT_TENSOR;
+    case ScaleLayout::kChannel:
+      return v1::SCALE_LAYOUT_CHANNEL;
+    case ScaleLayout::kBlock:
+      return v1::SCALE_LAYOUT_BLOCK;
+  }
+  return v1::SCALE_LAYOUT_UNSPECIFIED;
+}
+
+v1::WeightState ToWire(WeightState state) {
+  switch (state) {
+    case WeightState::kLoading:
+      return v1::WEIGHT_STATE_LOADING;
+    case WeightState::kReady:
+      return v1::WEIGHT_STATE_READY;
+    case WeightState::kDraining:
+      return v1::WEIGHT_STATE_DRAINING;
+    case WeightState::kFailed:
+      return v1::WEIGHT_STATE_FAILED;
+  }
+  return v1::WEIGHT_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, int64_t k,
+                                       std::string_view field) {
+  WeightSpec spec;
+  spec.n = n;
+  spec.k = k;
+  switch (format.format()) {
+    case v1::WEIGHT_FORMAT_DENSE:
+      spec.format = Format::kDense;
+      break;
+    case v1::WEIGHT_FORMAT_NF4:
+      spec.format = Format::kNF4;
+      break;
+    case v1::WEIGHT_FORMAT_FP4:
+      spec.format = Format::kFP4;
+      break;
+    case v1::WEIGHT_FORMAT_INT4:
+      spec.format = Format::kInt4;
+      break;
+    case v1::WEIGHT_FORMAT_FP8:
+      spec.format = Format::kFP8;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("{}.format: expected DENSE, NF4, FP4, INT4 or FP8; received {}", field,
+                      static_cast<int>(format.format())));
+  }
+  if (format.block_size() != 0) spec.block_size = format.block_size();
+  spec.nested = format.nested();
+  if (spec.format == Format::kInt4) {
+    // A group is never longer than the whole column.
+    spec.group_size = format.group_size() == 0 ? std::min<int64_t>(128, k) : format.group_size();
+    if (format.group_size() == -1) spec.group_size = k;
+    spec.has_zero_points = format.zero_points();
+  }
+  switch (format.scale_layout()) {
+    case v1::SCALE_LAYOUT_UNSPECIFIED:
+    case v1::SCALE_LAYOUT_TENSOR:
+      spec.scale_layout = ScaleLayout::kTensor;
+      break;
+    case v1::SCALE_LAYOUT_CHANNEL:
+      spec.scale_layout = ScaleLayout::kChannel;
+      break;
+    case v1::SCALE_LAYOUT_BLOCK:
+      spec.scale_layout = ScaleLayout::kBlock;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("{}.scale_layout: expected TENSOR, CHANNEL or BLOCK; received {}", field,
+                      static_cast<int>(format.scale_layout())));
+  }
+  NIBBLE_RETURN_IF_ERROR(GeometryOf(spec).status());
+  return spec;
+}
+
+void ToWire(const WeightSpec& spec, v1::FormatSpec* format) {
+  format->set_format(ToWire(spec.format));
+  switch (spec.format) {
+    case Format::kDense:
+      break;
+    case Format::kNF4:
+    case Format::kFP4:
+      format->set_block_size(spec.block_size);
+      format->set_nested(spec.nested);
+      break;
+    case Format::kInt4:
+      format->set_group_size(spec.group_size);
+      format->set_zero_points(spec.has_zero_points);
+      format->set_act_order(spec.has_group_index);
+      break;
+    case Format::kFP8:
+      format->set_scale_layout(ToWire(spec.scale_layout));
+      break;
+  }
+}
+
+void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummary* summary) {
+  summary->set_name(info.name);
+  summary->set_version(info.version);
+  summary->set_state(ToWire(info.state));
+  ToWire(info.spec, summary->mutable_format());
+  summary->set_n(info.spec.n);
+  summary->set_k(info.spec.k);
+  summary->set_device_bytes(static_cast<int64_t>(info.device_bytes));
+  summary->set_device(std::string(device_id));
+  summary->set_error(info.error);
+}
+
+void ToWire(const std::vector<ChoiceRange>& ranges,
+            google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices) {
+  for (const ChoiceRange& range : ranges) {
+    v1::KernelChoice* choice = choices->Add();
+    choice->set_m_begin(range.m_begin);
+    choice->set_m_end(range.m_end);
+    choice->set_kernel(std::string(range.choice.kernel));
+    choice->set_tile_m(range.choice.tile_m);
+    choice->set_tile_n(range.choice.tile_n);
+    choice->set_tile_k(range.choice.tile_k);
+    choice->set_split_k(range.choice.split_k);
+  }
+}
+
+}  // namespace nibble::server

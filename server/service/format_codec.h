@@ -1,0 +1,27 @@
+// Formats, weights and kernel choices on the wire.
+#ifndef NIBBLE_SERVER_SERVICE_FORMAT_CODEC_H_
+#define NIBBLE_SERVER_SERVICE_FORMAT_CODEC_H_
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "google/protobuf/repeated_ptr_field.h"
+#include "nibble/format.h"
+#include "nibble/selector.h"
+#include "nibble/v1/weights.pb.h"
+#include "server/weight_store/weight_store.h"
+
+namespace nibble::server {
+
+// A spec of n x k with the parameters of `format`; checked as a whole. `field` names it in
+// messages.
+absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, int64_t k,
+                                       std::string_view field);
+void ToWire(const WeightSpec& spec, v1::FormatSpec* format);
+void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummary* summary);
+void ToWire(const std::vector<ChoiceRange>& ranges,
+            google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices);
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_SERVICE_FORMAT_CODEC_H_

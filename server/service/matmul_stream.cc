@@ -1,0 +1,155 @@
+#include "server/service/matmul_stream.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nibble/status.h"
+#include "server/status/status.h"
+
+namespace nibble::server {
+
+MatmulStreamCall::MatmulStreamCall(ServiceContext& service, const RequestBuilder& builder,
+                                   RpcMetrics* rpc, StreamRegistry& registry,
+                                   const grpc::CallbackServerContext& context)
+    : service_(service),
+      builder_(builder),
+      rpc_(rpc),
+      registry_(registry),
+      deadline_(DeadlineOf(context, service.clock)),
+      ending_(Admit(service, context, Plane::kData)) {
+  registry_.Add(this);
+  std::lock_guard lock(mutex_);
+  Advance();
+}
+
+void MatmulStreamCall::OnReadDone(bool ok) {
+  Exchange* exchange = nullptr;
+  uint64_t number = 0;
+  {
+    std::lock_guard lock(mutex_);
+    reading_ = false;
+    if (!ok) {
+      half_closed_ = true;
+      next_.reset();
+      Advance();
+      return;
+    }
+    exchange = next_.release();
+    number = exchange->number = requests_read_++;
+    running_.emplace(number, exchange);
+  }
+  Start(exchange, number);
+  std::lock_guard lock(mutex_);
+  Advance();
+}
+
+void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
+  exchange->meter.emplace(service_, rpc_);
+  exchange->response.set_request_id(exchange->request.request_id());
+  auto prepared = builder_.Matmul(exchange->request, exchange->response.mutable_result());
+  if (!prepared.ok()) {
+    Outcome refused;
+    refused.status = prepared.status();
+    Answered(exchange, refused, nullptr);
+    return;
+  }
+  const size_t device_index = exchange->device_index = prepared->device_index;
+  WeightHandle weight = prepared->weight;
+  const auto done = [this, exchange, weight = std::move(weight)](const Outcome& outcome) {
+    Answered(exchange, outcome, weight);
+  };
+  const auto ticket = SubmitPrepared(service_, *std::move(prepared), deadline_, done);
+  if (!ticket) return;
+  bool cancelled = false;
+  {
+    std::lock_guard lock(mutex_);
+    // The request may have been answered, and freed, meanwhile.
+    if (running_.contains(number)) exchange->ticket = ticket;
+    cancelled = cancelled_;
+  }
+  if (cancelled) service_.engine.batcher(device_index).Cancel(*ticket);
+}
+
+void MatmulStreamCall::Answered(Exchange* exchange, const Outcome& outcome,
+                                const WeightHandle& weight) {
+  exchange->meter->Finished(outcome.status);
+  if (outcome.status.ok()) {
+    FillInfo(outcome, service_, exchange->device_index, weight,
+             exchange->response.mutable_result()->mutable_info());
+  } else {
+    v1::RequestError* error = exchange->response.mutable_error();
+    error->set_code(outcome.status.raw_code());
+    error->set_message(std::string(MessageOf(outcome.status)));
+  }
+  std::lock_guard lock(mutex_);
+  running_.erase(exchange->number);
+  ready_.emplace_back(exchange);
+  Advance();
+}
+
+void MatmulStreamCall::Advance() {
+  if (finished_) return;
+  const bool accepting = ending_.ok() && !half_closed_ && !cancelled_;
+  if (!writing_ && !ready_.empty()) {
+    if (cancelled_) {
+      ready_.clear();
+    } else {
+      writing_ = true;
+      StartWrite(&ready_.front()->response);
+    }
+  }
+  if (accepting) {
+    if (!reading_ && running_.size() + ready_.size() < kMaxInFlight) {
+      reading_ = true;
+      next_ = std::make_unique<Exchange>();
+      StartRead(&next_->request);
+    }
+    return;
+  }
+  if (running_.empty() && ready_.empty() && !writing_) {
+    finished_ = true;
+    Finish(cancelled_ ? grpc::Status::CANCELLED : ToGrpcStatus(ending_));
+  }
+}
+
+void MatmulStreamCall::OnWriteDone(bool ok) {
+  std::unique_ptr<Exchange> written;
+  std::lock_guard lock(mutex_);
+  writing_ = false;
+  written = std::move(ready_.front());
+  ready_.pop_front();
+  if (!ok) cancelled_ = true;
+  Advance();
+}
+
+void MatmulStreamCall::OnCancel() {
+  std::vector<std::pair<size_t, Batcher::Ticket>> tickets;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    for (const auto& [number, exchange] : running_) {
+      if (exchange->ticket) tickets.emplace_back(exchange->device_index, *exchange->ticket);
+    }
+  }
+  for (const auto& [device_index, ticket] : tickets) {
+    service_.engine.batcher(device_index).Cancel(ticket);
+  }
+  std::lock_guard lock(mutex_);
+  Advance();
+}
+
+void MatmulStreamCall::Drain() {
+  std::lock_guard lock(mutex_);
+  if (ending_.ok()) ending_ = absl::UnavailableError("the server is draining; try another replica");
+  Advance();
+}
+
+void MatmulStreamCall::OnDone() {
+  registry_.Remove(this);
+  // Whoever called Finish did so with the mutex held.
+  { std::lock_guard lock(mutex_); }
+  delete this;
+}
+
+}  // namespace nibble::server

@@ -1,0 +1,77 @@
+// One MatmulStream call.
+//
+//   read -> submit -> (done, any order) -> ready -> write, one at a time
+//
+// At most kMaxInFlight requests of a stream are between read and written; then it stops reading,
+// and the transport's flow control holds the caller back. The call ends when the caller has closed
+// its side (or the server drains, or the caller went away) and everything accepted has been
+// answered.
+#ifndef NIBBLE_SERVER_SERVICE_MATMUL_STREAM_H_
+#define NIBBLE_SERVER_SERVICE_MATMUL_STREAM_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "server/service/call.h"
+#include "server/service/stream_registry.h"
+
+namespace nibble::server {
+
+class MatmulStreamCall final
+    : public grpc::ServerBidiReactor<v1::MatmulRequest, v1::MatmulStreamResponse>,
+      public DrainableStream {
+ public:
+  static constexpr size_t kMaxInFlight = 64;
+
+  MatmulStreamCall(ServiceContext& service, const RequestBuilder& builder, RpcMetrics* rpc,
+                   StreamRegistry& registry, const grpc::CallbackServerContext& context);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+  void Drain() override;
+
+ private:
+  // A request from read to written.
+  struct Exchange {
+    uint64_t number = 0;  // in the order of reading
+    v1::MatmulRequest request;
+    v1::MatmulStreamResponse response;
+    std::optional<RequestMeter> meter;
+    size_t device_index = 0;
+    std::optional<Batcher::Ticket> ticket;
+  };
+
+  void Start(Exchange* exchange, uint64_t number);
+  void Answered(Exchange* exchange, const Outcome& outcome, const WeightHandle& weight);
+  // With mutex_ held: starts what can be started, ends what can be ended.
+  void Advance();
+
+  ServiceContext& service_;
+  const RequestBuilder& builder_;
+  RpcMetrics* const rpc_;
+  StreamRegistry& registry_;
+  const Clock::TimePoint deadline_;
+
+  std::mutex mutex_;
+  absl::Status ending_;       // not OK: no more reads, and the status of the call
+  bool half_closed_ = false;  // by the caller
+  bool cancelled_ = false;
+  bool reading_ = false;
+  uint64_t requests_read_ = 0;
+  bool finished_ = false;
+  std::unique_ptr<Exchange> next_;         // being read into
+  std::map<uint64_t, Exchange*> running_;  // submitted
+  std::deque<std::unique_ptr<Exchange>>
+      ready_;  // to be written; the front one is being written if writing_
+  bool writing_ = false;
+};
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_SERVICE_MATMUL_STREAM_H_
