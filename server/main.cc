@@ -45,11 +45,11 @@ int Wait(const sigset_t& set) {
 }
 
 // Drains while a second signal can still end the process at once.
-void DrainOrDie(server::Server& server, const sigset_t& signals) {
-  std::thread second([&signals] {
+void DrainOrDie(server::Server& server, const sigset_t& signals, const std::atomic<int>& fatal) {
+  std::thread second([&signals, &fatal] {
     const int signal = Wait(signals);
     log::Warn("second_signal", {{"signal", signal}});
-    _exit(128 + signal);
+    _exit(signal == kFatalSignal && fatal != 0 ? fatal.load() : 128 + signal);
   });
   second.detach();
   server.Drain();
@@ -62,8 +62,8 @@ int Serve(const server::Config& config) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
-  std::atomic<int> fatal{0};
-  const auto end_with = [&fatal](int code) {
+  static std::atomic<int> fatal{0};
+  const auto end_with = [](int code) {
     fatal = code;
     kill(getpid(), kFatalSignal);
   };
@@ -82,7 +82,7 @@ int Serve(const server::Config& config) {
   });
   const int signal = Wait(signals);
   log::Info("signal", {{"signal", signal}});
-  DrainOrDie(server, signals);
+  DrainOrDie(server, signals, fatal);
   loader.join();
   if (fatal == 0) return 0;
   // A lost device may hang whatever is still destroyed in order.

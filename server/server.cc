@@ -168,7 +168,7 @@ absl::Status GrpcServer::OpenEngine() {
   options.batcher.batches_in_flight = config_.batches_in_flight;
   options.on_device_lost = [this](const absl::Status& status) {
     log::Error("device_lost", {{"error", MessageOf(status)}});
-    health_.SetServing(false);
+    health_.StopServing();
     on_device_lost_(status);
   };
   NIBBLE_ASSIGN_OR_RETURN(engine_, Engine::Create(options, devices, *clock_, *metrics_));
@@ -241,12 +241,8 @@ absl::Status GrpcServer::LoadModels() {
                               {"bytes", loaded.bytes},
                               {"ms", MicrosecondsBetween(begin, clock_->Now()) / 1000}});
   }
-  health_.SetServing(true);
-  // A drain that began meanwhile has said NOT_SERVING already; that must stay the last word.
-  if (draining_) {
-    health_.SetServing(false);
-    return absl::CancelledError("the server is draining");
-  }
+  if (draining_) return absl::CancelledError("the server is draining");
+  health_.StartServing();
   log::Info("serving");
   return absl::OkStatus();
 }
@@ -264,7 +260,7 @@ void GrpcServer::ShutDownListeners() {
 void GrpcServer::Drain() {
   std::call_once(drained_, [this] {
     draining_ = true;
-    health_.SetServing(false);
+    health_.StopServing();
     if (data_server_ != nullptr && control_server_ != nullptr) {
       log::Info("drain_begin",
                 {{"grace_ms", config_.drain_grace_ms}, {"timeout_ms", config_.drain_timeout_ms}});

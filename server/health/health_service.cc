@@ -81,12 +81,20 @@ HealthService::HealthService(const std::vector<std::string>& services) {
   }
 }
 
-void HealthService::SetServing(bool serving) {
-  const ServingStatus status =
-      serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
-  std::lock_guard lock(mutex_);
+void HealthService::SetAll(ServingStatus status) {
   for (auto& [name, current] : services_) current = status;
   for (Watcher* watcher : watchers_) watcher->Tell(status);
+}
+
+void HealthService::StartServing() {
+  std::lock_guard lock(mutex_);
+  if (!stopped_) SetAll(HealthCheckResponse::SERVING);
+}
+
+void HealthService::StopServing() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  SetAll(HealthCheckResponse::NOT_SERVING);
 }
 
 void HealthService::EndWatches() {

@@ -18,8 +18,10 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   // `services`: the full names that are known beside the empty one.
   explicit HealthService(const std::vector<std::string>& services);
 
-  // Sets every service's state and tells the watchers.
-  void SetServing(bool serving);
+  // Every service is SERVING from now on; does nothing after StopServing.
+  void StartServing();
+  // Every service is NOT_SERVING from now on, for good.
+  void StopServing();
   // Ends every Watch, so that a shutdown need not wait for them.
   void EndWatches();
 
@@ -34,9 +36,13 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
   class Watcher;
 
+  // With mutex_ held.
+  void SetAll(ServingStatus status);
+
   std::mutex mutex_;
   std::map<std::string, ServingStatus, std::less<>> services_;
   std::set<Watcher*> watchers_;
+  bool stopped_ = false;
   bool ended_ = false;
 };
 
