@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Sums ctest's JUnit reports; the last line is "N passed, N failed".
+
+usage: summary.py REPORT...
+
+A test that was skipped is neither and is named. A test that could not start (its program is missing)
+has failed, and so has a report without tests.
+"""
+
+import sys
+import xml.etree.ElementTree
+
+
+def main(reports):
+    passed, failed, skipped = 0, [], []
+    for report in reports:
+        try:
+            cases = xml.etree.ElementTree.parse(report).getroot().findall("testcase")
+        except (OSError, xml.etree.ElementTree.ParseError) as error:
+            cases = []
+            print(f"{report}: {error}")
+        if not cases:
+            failed.append(report)
+        for case in cases:
+            name, status = case.get("name"), case.get("status")
+            reason = case.find("skipped")
+            message = "" if reason is None else reason.get("message", "")
+            if status == "run":
+                passed += 1
+            elif status == "disabled" or message.startswith("SKIP_"):
+                skipped.append(name)
+            else:
+                failed.append(f"{name}: {message or status}")
+    for name in skipped:
+        print(f"skipped: {name}")
+    for name in failed:
+        print(f"failed: {name}")
+    print(f"{passed} passed, {len(failed)} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
