@@ -133,12 +133,13 @@ absl::Status GrpcServer::Open() {
   if (!config_.metrics_listen.empty()) {
     NIBBLE_ASSIGN_OR_RETURN(metrics_port, metrics_->Serve(config_.metrics_listen));
   }
+  NIBBLE_RETURN_IF_ERROR(WritePortFile(metrics_port));
   log::Info("listening", {{"data", config_.listen},
                           {"data_port", data_port_},
                           {"control", config_.control_listen},
                           {"control_port", control_port_},
                           {"metrics_port", metrics_port}});
-  return WritePortFile(metrics_port);
+  return absl::OkStatus();
 }
 
 absl::Status GrpcServer::OpenEngine() {
