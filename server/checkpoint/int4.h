@@ -1,0 +1,33 @@
+// What the INT4 dialects share: group sizes, zero points and act-order.
+#ifndef NIBBLE_SERVER_CHECKPOINT_INT4_H_
+#define NIBBLE_SERVER_CHECKPOINT_INT4_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "server/checkpoint/dialect.h"
+#include "server/checkpoint/repack.h"
+
+namespace nibble::checkpoint {
+
+// Inputs per group of a layer with `k` inputs and `groups` rows of scales. `configured` (-1: the
+// whole column) must give that many groups; where nothing is configured, or `per_layer` says that
+// layers differ, the tensors' shapes decide. kInvalidArgument: no group size fits.
+absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, bool per_layer, int64_t k,
+                                  int64_t groups);
+
+// Sets has_group_index and borrows the group of each input from `index`, I32 [K], unless it is just
+// k / group_size. kInvalidArgument: a group outside [0, groups).
+absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index, int64_t groups,
+                              CanonicalWeight* weight);
+
+// Sets has_zero_points unless every zero point is 8.
+void DescribeZeroPoints(const PackedZeros& zeros, WeightSpec* spec);
+
+// The element of `index`, I32, that belongs to input k.
+int32_t GroupAt(const TensorEntry& index, int64_t k);
+
+}  // namespace nibble::checkpoint
+
+#endif  // NIBBLE_SERVER_CHECKPOINT_INT4_H_

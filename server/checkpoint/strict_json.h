@@ -1,0 +1,19 @@
+// JSON texts of a checkpoint: configuration, shard index, quantization state.
+#ifndef NIBBLE_SERVER_CHECKPOINT_STRICT_JSON_H_
+#define NIBBLE_SERVER_CHECKPOINT_STRICT_JSON_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace nibble::checkpoint {
+
+// Parses an object. kInvalidArgument: longer than max_bytes, malformed, no object, nested deeper
+// than 64, or a key that appears twice in one object.
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, size_t max_bytes);
+
+}  // namespace nibble::checkpoint
+
+#endif  // NIBBLE_SERVER_CHECKPOINT_STRICT_JSON_H_
