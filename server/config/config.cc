@@ -145,6 +145,7 @@ std::string ToYaml(const Config& config) {
       for (const std::string& element : config.**list) out << YAML::DoubleQuoted << element;
       out << YAML::EndSeq;
     } else if (const auto* models = std::get_if<Option::Models>(&option.field)) {
+      if ((config.**models).empty()) out << YAML::Flow;
       out << YAML::BeginMap;
       for (const ModelConfig& model : config.**models) {
         out << YAML::Key << YAML::DoubleQuoted << model.name;

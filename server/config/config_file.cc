@@ -30,8 +30,8 @@ struct Node {
 // anchors, aliases, tags) ends the parsing there: no file makes it recurse or grow.
 class TreeBuilder final : public YAML::EventHandler {
  public:
-  // The root map, the list or map of an option, its elements.
-  static constexpr size_t kMaxDepth = 3;
+  // A right file has three levels; a few more let a wrong one be told what is wrong.
+  static constexpr size_t kMaxDepth = 8;
 
   Node Take() { return std::move(root_); }
 

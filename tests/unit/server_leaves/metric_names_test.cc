@@ -87,7 +87,7 @@ TEST(MetricNamesTest, AreFrozen) {
 TEST(MetricNamesTest, PromtoolHasNoComplaint) {
   ASSERT_EQ(std::system("command -v promtool >/dev/null"), 0)
       << "promtool is not installed; it comes with Prometheus (Debian package prometheus)";
-  const std::string path = ::testing::TempDir() + "/metrics.txt";
+  const std::string path = ::testing::TempDir() + "nibble_metrics.txt";
   std::ofstream(path) << AllMetrics()->Text();
   FILE* const output = popen(("promtool check metrics <" + path + " 2>&1").c_str(), "r");
   ASSERT_NE(output, nullptr);
