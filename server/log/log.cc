@@ -1,9 +1,9 @@
 #include "server/log/log.h"
 
-#include <algorithm>
 #include <iterator>
 #include <memory>
 
+#include "server/log/utf8.h"
 #include "spdlog/logger.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -55,34 +55,6 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-// Bytes of the well-formed UTF-8 sequence that `text` starts with and its code point; 0 bytes for a
-// malformed one (overlong, surrogate, out of range or cut short; the Unicode Standard, table 3-7).
-size_t DecodeUtf8(std::string_view text, uint32_t* code_point) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  size_t length = 1;
-  uint32_t value = lead;
-  uint32_t least = 0;
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4, value = lead & 0x07, least = 0x10000;
-  } else if (lead >= 0xE0 && lead < 0xF0) {
-    length = 3, value = lead & 0x0F, least = 0x800;
-  } else if (lead >= 0xC2 && lead < 0xE0) {
-    length = 2, value = lead & 0x1F, least = 0x80;
-  } else if (lead >= 0x80) {
-    return 0;
-  }
-  if (text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if (!IsContinuation(text[i])) return 0;
-    value = value << 6 | (static_cast<unsigned char>(text[i]) & 0x3F);
-  }
-  if (value < least || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return 0;
-  *code_point = value;
-  return length;
-}
-
 // Controls of ASCII and Latin-1, and the line separators: what can end a line or drive a terminal.
 bool IsControl(uint32_t code_point) {
   return code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0) || code_point == 0x2028 ||
@@ -95,10 +67,8 @@ bool IsControl(uint32_t code_point) {
 void AppendValue(std::string_view value, std::string* line) {
   size_t omitted = 0;
   if (value.size() > kMaxValueBytes) {
-    size_t keep = kMaxValueBytes;
-    while (keep > kMaxValueBytes - 4 && IsContinuation(value[keep])) --keep;
-    omitted = value.size() - keep;
-    value = value.substr(0, keep);
+    omitted = value.size() - kMaxValueBytes;
+    value = value.substr(0, kMaxValueBytes);
   }
   bool quote = value.empty() || omitted > 0;
   std::string text;
