@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the release and lays out what a runtime image needs: deploy/stage.sh NIBBLE_CUDA DIRECTORY
-#   DIRECTORY/files/         files to copy to /
+#   DIRECTORY/files/        files to copy to /
 #   DIRECTORY/packages.txt  packages of this distribution that own the libraries they load
 set -euo pipefail
 cuda=$1 stage=$2

@@ -5,7 +5,7 @@ import unittest
 
 import metric_names
 
-GOLDEN = "# name type labels\nnibble_a_total counter method\nnibble_b_seconds histogram op\n"
+GOLDEN = "# name type labels\nnibble_a_total counter code,method\nnibble_b_seconds histogram op\n"
 
 
 def dashboard(*expressions):
