@@ -31,7 +31,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /nonexistent --shell /usr/sbin/nologin nibble \
  && install -d -o nibble /models
-COPY --from=cuda-builder /stage/root/ /
+COPY --from=cuda-builder /stage/files/ /
 USER 10001
 EXPOSE 50051 9464
 VOLUME /models
@@ -47,7 +47,7 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* \
  && useradd --system --uid 10001 --home-dir /nonexistent --shell /usr/sbin/nologin nibble \
  && install -d -o nibble /models
-COPY --from=builder /stage/root/ /
+COPY --from=builder /stage/files/ /
 USER 10001
 EXPOSE 50051 9464
 VOLUME /models

@@ -53,7 +53,7 @@ fetch_promtool() {
   local scratch
   scratch=$(mktemp -d)
   refresh_index
-  (cd "$scratch" && apt-get -qq download prometheus && dpkg-deb -x prometheus_*.deb .)
+  (cd "$scratch" && apt-get -qq -o APT::Sandbox::User=root download prometheus && dpkg-deb -x prometheus_*.deb .)
   install -D "$scratch/usr/bin/promtool" "$tools/promtool"
   rm -rf "$scratch"
 }

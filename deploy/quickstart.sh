@@ -36,17 +36,19 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/nibble-quickstart.XXXXXX")
 log=$scratch/nibbled.log
 server_pid='' kept=false
 
+# Drains the server; its exit status.
 stop_server() {
-  [[ -n $server_pid ]] || return 0
-  kill -TERM "$server_pid" 2>/dev/null || true
-  wait "$server_pid" 2>/dev/null || true
+  local pid=$server_pid
+  [[ -n $pid ]] || return 0
   server_pid=''
+  kill -TERM "$pid" 2>/dev/null || true
+  wait "$pid" 2>/dev/null
 }
 
 on_exit() {
   local status=$?
   trap - EXIT
-  stop_server
+  stop_server || true
   if [[ $status -ne 0 ]]; then
     [[ ! -s $log ]] || { echo "--- the server's log ends:"; tail -n 40 "$log"; } >&2
     echo "quickstart.sh: failed; logs are in $scratch" >&2
@@ -117,4 +119,7 @@ nibbled is running, process $server_pid (kill $server_pid stops it)
   $nibble --server $server --control $control list
 EOF
   server_pid='' kept=true
+else
+  stop_server || { echo "quickstart.sh: nibbled did not drain cleanly" >&2; exit 1; }
+  echo "nibbled drained and ended"
 fi

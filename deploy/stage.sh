@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the release and lays out what a runtime image needs: deploy/stage.sh NIBBLE_CUDA DIRECTORY
-#   DIRECTORY/root/         files to copy to /
+#   DIRECTORY/files/        files to copy to /
 #   DIRECTORY/packages.txt  packages of this distribution that own the libraries they load
 set -euo pipefail
 cuda=$1 stage=$2
@@ -8,9 +8,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cmake --preset release -DNIBBLE_CUDA="$cuda" -DNIBBLE_BUILD_TESTS=OFF -DCMAKE_INSTALL_PREFIX=/usr/local
 cmake --build --preset release
-DESTDIR="$stage/root" cmake --install build/release --strip
-rm -rf "$stage/root/usr/local/include" "$stage/root/usr/local/lib/cmake"
-find "$stage/root/usr/local/lib" -name '*.a' -delete
+DESTDIR="$stage/files" cmake --install build/release --strip
+rm -rf "$stage/files/usr/local/include" "$stage/files/usr/local/lib/cmake"
+find "$stage/files/usr/local/lib" -name '*.a' -delete
 
 # dpkg knows libraries of the base system by the path they had before /lib became a link to /usr/lib.
 owner_of() {
@@ -19,7 +19,7 @@ owner_of() {
   echo "${owner%%:*}"
 }
 
-libraries=$(ldd "$stage"/root/usr/local/bin/*)
+libraries=$(ldd "$stage"/files/usr/local/bin/*)
 if grep 'not found' <<<"$libraries"; then
   echo "stage.sh: a library is missing" >&2
   exit 1

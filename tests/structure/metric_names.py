@@ -3,8 +3,8 @@
 
 usage: metric_names.py ROOT
 
-The frozen names are the first word of each line of GOLDEN. Prints every name in use that is not one
-of them, and every frozen nibble_* name that no dashboard shows.
+Each line of GOLDEN is a metric: "NAME TYPE [LABEL,...]". Prints every name or label in use that is
+not frozen there, and every frozen nibble_* name that nothing shows.
 """
 
 import json
@@ -18,8 +18,9 @@ GOLDEN = "tests/unit/server_leaves/metric_names.golden"
 DASHBOARDS = "deploy/grafana/dashboards"
 RULES = "deploy/prometheus/rules/nibble.yml"
 
-# Prometheus makes this one itself.
-OF_PROMETHEUS = {"up"}
+# Prometheus makes these itself.
+OF_PROMETHEUS = {"up": ("gauge", set())}
+LABELS_OF_PROMETHEUS = {"instance", "job", "le"}
 KEYWORDS = {
     "and", "or", "unless", "bool", "offset", "on", "ignoring", "group_left", "group_right", "by",
     "without", "inf", "nan"}
@@ -34,16 +35,34 @@ def metrics_of(expression):
     return {name for name in names if name.lower() not in KEYWORDS}
 
 
-def frozen_names(golden_text):
-    lines = [line.split() for line in golden_text.splitlines()]
-    return {words[0] for words in lines if words and not words[0].startswith("#")}
+def labels_of(expression):
+    """Labels that a PromQL expression matches or groups by."""
+    text = re.sub(r'"(?:[^"\\]|\\.)*"', " ", expression)
+    grouped = re.findall(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)", text)
+    labels = {label.strip() for group in grouped for label in group.split(",")}
+    for matchers in re.findall(r"\{([^}]*)\}", text):
+        labels |= set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
+    return labels - {""}
 
 
-def is_known(name, frozen):
-    if name in frozen or name in OF_PROMETHEUS:
-        return True
+def parse_golden(text):
+    """{name: (type, labels)}"""
+    metrics = {}
+    for words in (line.split() for line in text.splitlines()):
+        if words and not words[0].startswith("#"):
+            metrics[words[0]] = (words[1], set(words[2].split(",")) if len(words) > 2 else set())
+    return metrics
+
+
+def lookup(name, frozen):
+    """(frozen name, labels) of a name in an expression, or None."""
+    known = {**frozen, **OF_PROMETHEUS}
+    if name in known and known[name][0] != "histogram":
+        return name, known[name][1]
     base = re.sub(r"_(bucket|sum|count)$", "", name)
-    return base != name and base in frozen
+    if base != name and known.get(base, ("",))[0] == "histogram":
+        return base, known[base][1]
+    return None
 
 
 def dashboard_expressions(dashboard):
@@ -66,7 +85,7 @@ def rule_expressions(rules):
 
 def problems_of(golden_text, dashboards, rules):
     """dashboards: {file: parsed JSON}; rules: parsed YAML."""
-    frozen = frozen_names(golden_text)
+    frozen = parse_golden(golden_text)
     if not frozen:
         return [f"{GOLDEN}: no names"]
     shown = set()
@@ -78,13 +97,17 @@ def problems_of(golden_text, dashboards, rules):
             names = metrics_of(expression)
             if not names:
                 problems.append(f"{file}: {where}: no metric in: {expression}")
+            labels = set(LABELS_OF_PROMETHEUS)
             for name in sorted(names):
-                if is_known(name, frozen):
-                    shown.add(re.sub(r"_(bucket|sum|count)$", "", name))
-                    shown.add(name)
-                else:
+                found = lookup(name, frozen)
+                if found is None:
                     problems.append(f"{file}: {where}: the server has no metric {name}")
-    for name in sorted(frozen - shown):
+                else:
+                    shown.add(found[0])
+                    labels |= found[1]
+            for label in sorted(labels_of(expression) - labels):
+                problems.append(f"{file}: {where}: no label {label} in: {expression}")
+    for name in sorted(frozen.keys() - shown):
         if name.startswith("nibble_"):
             problems.append(f"{DASHBOARDS}: no panel shows {name}")
     return problems

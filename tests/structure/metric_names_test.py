@@ -5,7 +5,7 @@ import unittest
 
 import metric_names
 
-GOLDEN = "# name type labels\nnibble_a_total counter method\nnibble_b_seconds histogram op\n"
+GOLDEN = "# name type labels\nnibble_a_total counter code,method\nnibble_b_seconds histogram op\n"
 
 
 def dashboard(*expressions):
@@ -48,6 +48,23 @@ class MetricNamesTest(unittest.TestCase):
             GOLDEN, {"d": dashboard(*GOOD)}, rules("nibble_gone > 0"))
         self.assertEqual(len(problems), 1)
         self.assertIn("rule r: the server has no metric nibble_gone", problems[0])
+
+    def test_finds_the_labels_of_an_expression(self):
+        self.assertEqual(
+            metric_names.labels_of('sum by (a, le) (b{c=~"d=1",e!="f"}) / on (g) group_left(h) i{}'),
+            {"a", "le", "c", "e", "g", "h"})
+
+    def test_names_an_unknown_label(self):
+        for bad in ('nibble_a_total{op="x"}', "sum by (op, le) (nibble_a_total)"):
+            problems = metric_names.problems_of(
+                GOLDEN, {"d": dashboard(*GOOD, bad)}, rules("up"))
+            self.assertEqual(problems, [f"d: panel p: no label op in: {bad}"])
+
+    def test_a_histogram_has_no_series_of_its_bare_name(self):
+        for bad in ("nibble_b_seconds", "nibble_a_total_bucket"):
+            problems = metric_names.problems_of(
+                GOLDEN, {"d": dashboard(*GOOD, bad)}, rules("up"))
+            self.assertEqual(problems, [f"d: panel p: the server has no metric {bad}"])
 
     def test_names_a_metric_that_nothing_shows(self):
         problems = metric_names.problems_of(GOLDEN, {"d": dashboard(GOOD[0])}, rules("up"))
