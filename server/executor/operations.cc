@@ -56,7 +56,7 @@ class MatmulOperation : public Operation {
     problem.m = rows;
     problem.input = options_.x;
     problem.output = options_.y;
-    problem.quant = scales_per_row_ > 0 ? options_.x_scales : options_.activation;
+    problem.quant = ActivationMode();
     return problem;
   }
 
@@ -66,10 +66,10 @@ class MatmulOperation : public Operation {
     MatmulArgs matmul;
     matmul.weight = &weight_->weight();
     matmul.x = MakeConstView(args.inputs[0], options_.x, args.rows, spec.k);
+    matmul.activation = ActivationMode();
     if (scales_per_row_ > 0) {
       matmul.x_scales = MakeConstView(args.inputs[1], DType::kF32, args.rows, scales_per_row_);
     }
-    matmul.activation = options_.activation;
     matmul.static_scale = weight_->weight().input_scale();
     matmul.y = MakeView(args.outputs[0], options_.y, args.rows, spec.n);
     return device.Matmul(matmul, choice, args.workspace, stream);
@@ -80,6 +80,11 @@ class MatmulOperation : public Operation {
   }
 
  private:
+  // How x is quantized, by the caller or on the device.
+  QuantMode ActivationMode() const {
+    return scales_per_row_ > 0 ? options_.x_scales : options_.activation;
+  }
+
   const WeightHandle weight_;
   const MatmulOptions options_;
   int64_t scales_per_row_ = 0;
