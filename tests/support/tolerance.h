@@ -17,7 +17,7 @@
 namespace nibble::testing {
 
 inline constexpr double kEpsAccF32 = 0x1p-24;     // unit roundoff of a binary32 accumulator
-inline constexpr double kEpsWeightBF16 = 0x1p-9;  // weights rounded to BF16 on one of the two sides
+inline constexpr double kEpsWeightBF16 = 0x1p-8;  // weights rounded to BF16 on one of the two sides
 // Deviations allowed of the accumulated rounding error. By Hoeffding's inequality an element
 // exceeds it with probability below 2 exp(-c^2 / 2) = 3e-14; up to K = 64 never.
 inline constexpr double kDeviations = 8.0;
@@ -30,7 +30,7 @@ struct MatmulErrorModel {
 
 // Unit roundoff of `output`.
 constexpr double EpsOut(DType output) {
-  return output == DType::kBF16 ? 0x1p-9 : output == DType::kF16 ? 0x1p-11 : 0x1p-24;
+  return output == DType::kBF16 ? 0x1p-8 : output == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
 
 // Magnitude from which rounding to `output` may give infinity.
