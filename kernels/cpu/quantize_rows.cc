@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "kernels/cpu/convert.h"
+#include "nibble/numeric.h"
 
 namespace nibble::cpu {
 namespace {
@@ -45,13 +46,13 @@ float ScaleOf(const float* v, int64_t count, const OutputQuant& quant, DType dty
 }  // namespace
 
 void QuantizeRow(const float* v, int64_t cols, const OutputQuant& quant, DType dtype, void* y,
-                 float* scales) {
+                 void* scales) {
   const int64_t shared = ScaleColumns(quant.mode, cols);
   for (int64_t i = 0; i < cols; i += shared) {
     const int64_t count = std::min(shared, cols - i);
     const float scale = ScaleOf(v + i, count, quant, dtype);
     QuantizeBlock(v + i, count, scale, dtype, static_cast<std::byte*>(y) + i);
-    if (scales != nullptr) scales[i / shared] = scale;
+    if (scales != nullptr) StoreFromFloat(scales, DType::kF32, i / shared, scale);
   }
 }
 

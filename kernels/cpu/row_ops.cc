@@ -65,7 +65,7 @@ void Finish(const float* v, int64_t d, int64_t row, const OutputQuant& quant, co
     StoreFloats(v, d, y.dtype, RowAt(y, row));
     return;
   }
-  auto* row_scales = scales.empty() ? nullptr : reinterpret_cast<float*>(RowAt(scales, row));
+  void* row_scales = scales.empty() ? nullptr : RowAt(scales, row);
   QuantizeRow(v, d, quant, y.dtype, RowAt(y, row), row_scales);
 }
 
