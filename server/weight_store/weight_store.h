@@ -1,7 +1,8 @@
 // The resident weights of all devices, by name.
 //
-//   Begin --> Loading --Commit--> Ready --Unload or newer version--> Draining --last handle-->
-//   Freed
+//   Begin --> Loading --Commit--> Ready --Unload--> Draining --last handle gone--> Freed
+//                |                   |                 ^
+//                |                   +--newer version--+
 //                |
 //                +--transaction destroyed without Commit--> Failed
 //                   (memory given back, the reason kept)

@@ -67,18 +67,18 @@ TEST_F(BatcherTest, RunMayCompleteSynchronously) {
 TEST_F(BatcherTest, ManySynchronousBatchesDoNotDeepenTheStack) {
   Start({.max_batch_rows = 1, .max_queue_rows = 1 << 20});
   const int first = Send(1, 1);
-  const int big = Send(1, 200000);
+  const int big = Send(1, 50000);
   executor_.CompleteInRun();
   executor_.Release();
   EXPECT_EQ(Code(first), absl::StatusCode::kOk);
   EXPECT_EQ(Code(big), absl::StatusCode::kOk);
-  EXPECT_EQ(sent_[big].outcome.batches, 200000);
+  EXPECT_EQ(sent_[big].outcome.batches, 50000);
 }
 
 TEST_F(BatcherTest, AChainOfSynchronousRequestsDoesNotDeepenTheStack) {
   Start({});
   executor_.CompleteInRun();
-  int left = 200000;
+  int left = 50000;
   std::function<void()> next = [&] {
     if (left-- == 0) return;
     Work work;
@@ -88,7 +88,7 @@ TEST_F(BatcherTest, AChainOfSynchronousRequestsDoesNotDeepenTheStack) {
   };
   next();
   EXPECT_EQ(left, -1);
-  EXPECT_EQ(executor_.runs(), 200000u);
+  EXPECT_EQ(executor_.runs(), 50000u);
 }
 
 TEST_F(BatcherTest, TwoBatchersMayFeedEachOther) {
@@ -97,7 +97,7 @@ TEST_F(BatcherTest, TwoBatchersMayFeedEachOther) {
   Batcher other({}, clock_, other_executor, nullptr);
   executor_.CompleteInRun();
   other_executor.CompleteInRun();
-  int left = 100000;
+  int left = 50000;
   std::function<void()> next = [&] {
     if (left-- == 0) return;
     Work work;
