@@ -19,8 +19,9 @@ struct ModelConfig {
 
 // Flag --max-batch-rows is key max_batch_rows. Defaults are those of a server on one machine.
 struct Config {
-  // Addresses. Data plane, control plane, metrics ("host:port"; port 0 picks a free one; an empty
-  // metrics address turns metrics off).
+  // Addresses. Data plane, control plane (both "host:port", "[v6]:port" or "unix:path"), metrics
+  // ("host:port" or "[v6]:port"; empty turns metrics off). Port 0 picks a free one. No two share a
+  // port.
   std::string listen = "0.0.0.0:50051";
   std::string control_listen = "127.0.0.1:50052";
   std::string metrics_listen = "0.0.0.0:9464";
@@ -60,13 +61,19 @@ struct Config {
   std::string control_token_file;
 
   std::string log_level = "info";  // debug, info, warn, error
-  bool check_config = false;       // validate, print, exit
+
+  // Flags alone, no keys of the file.
+  std::string config;         // the file that was read; empty: none
+  bool check_config = false;  // validate, print, exit
   bool help = false;
   bool version = false;
 };
 
-// Parses the command line (argv[0] is skipped), reading --config FILE first. kInvalidArgument lists
-// every fault, one a line, each naming the flag or key, what was expected and what was received.
+// Parses the command line (argv[0] is skipped), reading --config FILE first. The last use of a flag
+// counts; uses of --device and --model add up and replace what the file says. --help and --version
+// answer at once, whatever else is there. kInvalidArgument lists every fault, one a line, each
+// naming the flag, or the file, line and key, what was expected and what was received. Files that
+// the configuration names are not opened.
 absl::StatusOr<Config> ParseConfig(int argc, const char* const* argv);
 
 // The usage text: every flag with its default and meaning.

@@ -1,5 +1,6 @@
-// Prometheus metrics. Names and labels are frozen by tests/integration. Every handle is made once;
-// the hot path only adds to one. Counters live as long as the process.
+// Prometheus metrics. Names, types and labels are frozen by a golden file
+// (tests/unit/server_leaves/metric_names.golden). Every handle is made once; the hot path only adds
+// to one. Counters live as long as the process.
 #ifndef NIBBLE_SERVER_METRICS_METRICS_H_
 #define NIBBLE_SERVER_METRICS_METRICS_H_
 
@@ -16,7 +17,7 @@ namespace nibble::server {
 class RpcMetrics {
  public:
   virtual ~RpcMetrics() = default;
-  // `code` is a gRPC status code, 0..16.
+  // `code` is a gRPC status code, 0..16; another counts as UNKNOWN.
   virtual void Finished(int code, double seconds) = 0;
 };
 
@@ -40,7 +41,9 @@ class DeviceMetrics {
  public:
   virtual ~DeviceMetrics() = default;
   virtual void SetPeakBandwidth(double bytes_per_second) = 0;
-  // Adds to the sliding sum behind nibble_bandwidth_ratio: bytes moved in this much device time.
+  // Bytes moved in this much device time. nibble_bandwidth_ratio is, when scraped, the bytes of
+  // the last 10 s over their device time, over the peak: the share of the peak that batches reached
+  // while they ran, however little of the time that was. 0 when nothing ran or the peak is unknown.
   virtual void AddTraffic(uint64_t bytes, double seconds) = 0;
   virtual void SetQueueRows(int64_t rows) = 0;
   // kind: "total", "used".
@@ -66,8 +69,9 @@ class Metrics {
   virtual void InflightAdd(int delta) = 0;
 
   // Starts serving /metrics on `address` ("host:port"); port 0 picks a free one. Returns the port.
+  // kUnavailable names an address that cannot be listened on; kFailedPrecondition: already served.
   virtual absl::StatusOr<int> Serve(const std::string& address) = 0;
-  // The text that /metrics answers.
+  // The text that /metrics answers, without the few exposer_* metrics of the HTTP library.
   virtual std::string Text() const = 0;
 };
 
