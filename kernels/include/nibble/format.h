@@ -47,7 +47,7 @@ struct WeightSpec {
   int64_t nested_block_size = 256;  // absmax codes per nested absmax
 
   // kInt4
-  int64_t group_size = 128;      // inputs per scale; k for a whole column; need not divide k
+  int64_t group_size = 128;      // inputs per scale; need not divide k; k or more: one a row
   bool has_zero_points = false;  // else the zero point is 8
   bool has_group_index =
       false;  // act-order: the group of each input column is given, not k / group_size

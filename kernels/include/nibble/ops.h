@@ -41,14 +41,12 @@ int64_t ScalesPerRow(QuantMode mode, int64_t cols);
 // y[M, N] = x[M, K] * W^T + bias, accumulated in FP32, rounded once to y.dtype.
 //
 // Activations:
-//   x F32, F16, BF16, activation kNone        used as they are
-//   x F32, F16, BF16, another activation      quantized to E4M3 first: per token, per 1x128 group,
-//   or with
-//                                             static_scale; only for kFP8 weights
-//   x F8_E4M3 with x_scales F32               already quantized: x_scales [M, 1] (kPerToken;
-//   row_stride 0
-//                                             repeats one static scale) or [M, ceil(K/128)]
-//                                             (kPerGroup); only for kFP8 weights
+//   x F32, F16, BF16, activation kNone      used as they are
+//   x F32, F16, BF16, another activation    quantized to E4M3 first: per token, per 1x128 group or
+//                                           with static_scale; only for kFP8 weights
+//   x F8_E4M3 with x_scales F32             already quantized: x_scales [M, 1] (kPerToken;
+//                                           row_stride 0 repeats one static scale) or
+//                                           [M, ceil(K/128)] (kPerGroup); only for kFP8 weights
 struct MatmulArgs {
   const DeviceWeight* weight = nullptr;
   ConstMatrixView x;         // [M, K]
@@ -73,11 +71,13 @@ struct OutputQuant {
   float static_scale = 1.0f;  // for kStatic; finite, above 0
 };
 
-// h = round(x + residual)            (x without a residual), rounded to x.dtype, written to
-// residual_out t = round(h * rsqrt(mean(h^2) + epsilon))      mean over d in FP32, rounded to
-// x.dtype v = round(t * gamma)                           rounded to x.dtype y, scales =
-// quantize(v), or v itself for QuantMode::kNone Each rounding is where the unfused sequence of ops
-// would store a tensor, so both agree bit for bit.
+//   h = round(x + residual), or x without a residual; written to residual_out
+//   t = round(h * rsqrt(mean(h^2) + epsilon)), the mean over d in FP32
+//   v = round(t * gamma)
+//   y, scales = quantize(v), or y = v for QuantMode::kNone
+//
+// round() is to x.dtype. Each is where the unfused sequence of ops would store a tensor, so both
+// agree bit for bit.
 struct NormQuantArgs {
   ConstMatrixView x;         // [M, d] F32, F16 or BF16
   ConstMatrixView residual;  // [M, d] of x.dtype, or empty

@@ -46,7 +46,7 @@ struct Problem {
 struct Choice {
   std::string_view kernel;
   int tile_m = 0;  // rows a tile holds
-  int tile_n = 0;  // outputs a tile holds
+  int tile_n = 0;  // outputs a tile holds; 0 where a tile is whole rows
   int tile_k = 0;  // inputs a pipeline step holds; 0 where the whole K is one
   int split_k = 1;
 

@@ -2,8 +2,7 @@
 //
 // Codes used by this library:
 //   kInvalidArgument     a dtype, shape, size or value of the caller is wrong; the message names
-//   the
-//                        field, what was expected and what was received
+//                        the field, what was expected and what was received
 //   kResourceExhausted   device or host memory does not suffice; the message gives both byte counts
 //   kUnavailable         the device is lost (a sticky error); every later call answers the same
 //   kUnimplemented       the backend has no kernel for this problem

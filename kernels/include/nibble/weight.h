@@ -4,13 +4,12 @@
 //
 //   kDense       codes: [N, K] elements of spec.dtype
 //   kNF4, kFP4   codes: flat index i = n*K + k; byte i/2 holds the even i in its high nibble, the
-//   odd i in
-//                its low one; ceil(N*K/2) bytes.
+//                odd i in its low one; ceil(N*K/2) bytes.
 //                scales: plain: F32 absmax [ceil(N*K / block_size)]
 //                        nested: U8 codes of the same count, with nested_scales F32
 //                        [ceil(count / nested_block_size)], nested_map F32 [256], nested_offset;
-//                        absmax[b] = f32(f32(nested_map[code] * nested_scales[b /
-//                        nested_block_size]) + nested_offset), no FMA
+//                        absmax[b] = f32(product + nested_offset), no FMA, where product =
+//                        f32(nested_map[code] * nested_scales[b / nested_block_size])
 //                W = table[code] * absmax[i / block_size]
 //   kInt4        codes: row-major [N, ceil(K/2)] bytes, even k in the low nibble
 //                scales: [N, G] of spec.scale_dtype, G = ceil(K / group_size)
@@ -18,8 +17,9 @@
 //                group_index: I32 [K], values in [0, G), when spec.has_group_index
 //                W = (q - zero) * scale[n][g], g = group_index[k] or k / group_size
 //   kFP8         codes: [N, K] E4M3 bytes
-//                scales: of spec.scale_dtype: [1], [N] or [ceil(N / scale_block_n), ceil(K /
-//                scale_block_k)] W = e4m3 * scale
+//                scales: of spec.scale_dtype: [1], [N] or
+//                [ceil(N / scale_block_n), ceil(K / scale_block_k)]
+//                W = e4m3 * scale
 //
 // Products are binary32, rounded once to the output type.
 #ifndef NIBBLE_WEIGHT_H_
@@ -72,8 +72,8 @@ struct CanonicalWeight {
 };
 
 // Checks that every part of `weight` has exactly the bytes its spec asks for, that zero points are
-// at most 15 and that group indices lie in range. A backend may read the parts unchecked
-// afterwards.
+// at most 15, that group indices lie in range and that an input scale is finite and above 0. A
+// backend may read the parts unchecked afterwards.
 Status ValidateWeight(const CanonicalWeight& weight);
 
 // Rows [row_begin, row_begin + rows) of the decoded weight as binary32, [rows, K], computed one

@@ -1,0 +1,182 @@
+#include "nibble/selector.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "fmt/format.h"
+
+namespace nibble {
+namespace {
+
+// Problems of `op` with m up to `m_max` run `choice`; the first row that fits wins.
+struct Entry {
+  Op op;
+  int64_t m_max;
+  Choice choice;
+};
+
+constexpr int64_t kAnyM = std::numeric_limits<int64_t>::max();
+
+// A GEMV decodes a weight again for every row of x, a GEMM decodes a tile of weights once, into
+// memory, and pays for writing and reading it. Below eight rows decoding again in registers is
+// the cheaper of the two.
+constexpr int64_t kCpuGemvMaxM = 7;
+
+constexpr Entry kCpuTable[] = {
+    {Op::kMatmul, kCpuGemvMaxM, {"cpu_gemv", 1, 4, 0, 1}},
+    {Op::kMatmul, kAnyM, {"cpu_gemm", 8, 4, 0, 1}},
+    {Op::kDequantize, kAnyM, {"cpu_dequantize", 1, 0, 0, 1}},
+    {Op::kNormQuant, kAnyM, {"cpu_norm_quant", 1, 0, 0, 1}},
+    {Op::kSiluMulQuant, kAnyM, {"cpu_silu_mul_quant", 1, 0, 0, 1}},
+};
+
+// Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
+// column tiles are a GEMV. A pipeline step is one packed unit of 128 inputs.
+constexpr Entry kCudaTable[] = {
+    {Op::kMatmul, 8, {"cuda_gemv", 8, 16, 128, 1}},
+    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 128, 1}},
+    {Op::kDequantize, kAnyM, {"cuda_dequantize", 1, 0, 0, 1}},
+    {Op::kNormQuant, kAnyM, {"cuda_norm_quant", 1, 0, 0, 1}},
+    {Op::kSiluMulQuant, kAnyM, {"cuda_silu_mul_quant", 1, 0, 0, 1}},
+};
+
+std::span<const Entry> TableOf(BackendKind kind) {
+  if (kind == BackendKind::kCuda) return kCudaTable;
+  return kCpuTable;
+}
+
+const Entry& Find(BackendKind kind, Op op, int64_t m) {
+  const std::span<const Entry> table = TableOf(kind);
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
+    return entry.op == op && m <= entry.m_max;
+  });
+  return found != table.end() ? *found : table.back();
+}
+
+// Bytes of `factors` multiplied; the largest value where they do not fit 63 bits.
+uint64_t SaturatingProduct(std::initializer_list<int64_t> factors) {
+  std::optional<int64_t> product = 1;
+  for (int64_t factor : factors) {
+    if (product) product = CheckedMul(*product, factor);
+  }
+  return product ? static_cast<uint64_t>(*product) : std::numeric_limits<uint64_t>::max();
+}
+
+uint64_t SaturatingSum(std::initializer_list<uint64_t> terms) {
+  uint64_t sum = 0;
+  for (uint64_t term : terms) {
+    sum = term > std::numeric_limits<uint64_t>::max() - sum ? std::numeric_limits<uint64_t>::max()
+                                                            : sum + term;
+  }
+  return sum;
+}
+
+int64_t Bytes(DType dtype) { return static_cast<int64_t>(DTypeBytes(dtype)); }
+
+// Bytes of the canonical weight, 0 for a spec that has none.
+uint64_t WeightBytes(const WeightSpec& spec) {
+  const StatusOr<WeightGeometry> geometry = GeometryOf(spec);
+  return geometry.ok() ? static_cast<uint64_t>(geometry->total_bytes) : 0;
+}
+
+// Scales that a quantizer writes; a static scale is given, not written.
+uint64_t ScaleBytes(QuantMode mode, int64_t m, int64_t cols) {
+  return mode == QuantMode::kStatic ? 0
+                                    : SaturatingProduct({m, ScalesPerRow(mode, cols), int64_t{4}});
+}
+
+Traffic MatmulTraffic(const Problem& problem) {
+  const WeightSpec& spec = problem.weight;
+  const uint64_t x = SaturatingProduct({problem.m, spec.k, Bytes(problem.input)});
+  const uint64_t x_scales =
+      problem.input == DType::kF8E4M3 ? ScaleBytes(problem.quant, problem.m, spec.k) : 0;
+  return {SaturatingSum({WeightBytes(spec), x, x_scales}),
+          SaturatingProduct({problem.m, spec.n, Bytes(problem.output)})};
+}
+
+Traffic DequantizeTraffic(const Problem& problem) {
+  WeightSpec rows = problem.weight;
+  rows.n = problem.m;
+  rows.has_bias = false;
+  return {WeightBytes(rows), SaturatingProduct({problem.m, rows.k, Bytes(problem.output)})};
+}
+
+Traffic RowOpTraffic(const Problem& problem) {
+  const uint64_t row_of_d = SaturatingProduct({problem.m, problem.d, Bytes(problem.input)});
+  const uint64_t y = SaturatingProduct({problem.m, problem.d, Bytes(problem.output)});
+  const uint64_t scales = ScaleBytes(problem.quant, problem.m, problem.d);
+  if (problem.op == Op::kSiluMulQuant) {
+    return {SaturatingSum({row_of_d, row_of_d}), SaturatingSum({y, scales})};
+  }
+  const uint64_t gamma = SaturatingProduct({problem.d, Bytes(problem.input)});
+  const uint64_t residual = problem.has_residual ? row_of_d : 0;
+  return {SaturatingSum({row_of_d, residual, gamma}), SaturatingSum({y, scales, residual})};
+}
+
+std::string TileSize(int size, std::string_view whole) {
+  return size == 0 ? std::string(whole) : fmt::format("{}", size);
+}
+
+}  // namespace
+
+Choice Select(const Problem& problem, const DeviceInfo& device) {
+  return Find(device.kind, problem.op, problem.m).choice;
+}
+
+std::vector<std::string_view> KernelNames(BackendKind kind, Op op) {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : TableOf(kind)) {
+    if (entry.op == op && std::ranges::find(names, entry.choice.kernel) == names.end()) {
+      names.push_back(entry.choice.kernel);
+    }
+  }
+  return names;
+}
+
+std::string ToString(const Choice& choice) {
+  return fmt::format("{} tile {}x{}x{} split {}", choice.kernel, choice.tile_m,
+                     TileSize(choice.tile_n, "N"), TileSize(choice.tile_k, "K"), choice.split_k);
+}
+
+std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DType output,
+                                       QuantMode activation, const DeviceInfo& device,
+                                       int64_t max_m) {
+  Problem problem;
+  problem.weight = weight;
+  problem.input = input;
+  problem.output = output;
+  problem.quant = activation;
+  std::vector<ChoiceRange> ranges;
+  int64_t m_end = 0;
+  while (m_end < max_m) {
+    problem.m = m_end + 1;
+    m_end = std::min(max_m, Find(device.kind, problem.op, problem.m).m_max);
+    const Choice choice = Select(problem, device);
+    if (!ranges.empty() && ranges.back().choice == choice) {
+      ranges.back().m_end = m_end;
+    } else {
+      ranges.push_back({problem.m, m_end, choice});
+    }
+  }
+  return ranges;
+}
+
+Traffic TrafficOf(const Problem& problem) {
+  if (problem.m <= 0) return {};
+  switch (problem.op) {
+    case Op::kMatmul:
+      return MatmulTraffic(problem);
+    case Op::kDequantize:
+      return DequantizeTraffic(problem);
+    case Op::kNormQuant:
+    case Op::kSiluMulQuant:
+      return RowOpTraffic(problem);
+  }
+  return {};
+}
+
+}  // namespace nibble

@@ -1,0 +1,196 @@
+#include "nibble/selector.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace nibble {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::StartsWith;
+
+constexpr Op kOps[] = {Op::kMatmul, Op::kDequantize, Op::kNormQuant, Op::kSiluMulQuant};
+constexpr BackendKind kKinds[] = {BackendKind::kCpu, BackendKind::kCuda};
+constexpr int64_t kMaxM = std::numeric_limits<int64_t>::max();
+
+DeviceInfo Device(BackendKind kind) {
+  DeviceInfo device;
+  device.kind = kind;
+  return device;
+}
+
+WeightSpec Spec(Format format, int64_t n, int64_t k) {
+  WeightSpec spec;
+  spec.format = format;
+  spec.n = n;
+  spec.k = k;
+  return spec;
+}
+
+Problem Matmul(const WeightSpec& weight, int64_t m) {
+  Problem problem;
+  problem.weight = weight;
+  problem.m = m;
+  return problem;
+}
+
+Problem RowOp(Op op, int64_t m, int64_t d) {
+  Problem problem;
+  problem.op = op;
+  problem.m = m;
+  problem.d = d;
+  return problem;
+}
+
+TEST(Select, IsTotalPureAndNamed) {
+  for (BackendKind kind : kKinds) {
+    for (Op op : kOps) {
+      const auto names = KernelNames(kind, op);
+      for (Format format : {Format::kDense, Format::kNF4, Format::kInt4, Format::kFP8}) {
+        for (int64_t m : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{16},
+                          int64_t{17}, int64_t{65537}, kMaxM}) {
+          Problem problem = Matmul(Spec(format, 3, 5), m);
+          problem.op = op;
+          const Choice choice = Select(problem, Device(kind));
+          EXPECT_THAT(names, Contains(choice.kernel));
+          EXPECT_THAT(ToString(choice), StartsWith(std::string(choice.kernel) + " tile "));
+          EXPECT_GE(choice.tile_m, 1);
+          EXPECT_GE(choice.split_k, 1);
+          EXPECT_EQ(choice, Select(problem, Device(kind)));
+        }
+      }
+    }
+  }
+}
+
+TEST(Select, ChangesKernelWithTheRows) {
+  const auto kernel = [](BackendKind kind, int64_t m) {
+    return std::string(Select(Matmul(Spec(Format::kNF4, 64, 64), m), Device(kind)).kernel);
+  };
+  EXPECT_EQ(kernel(BackendKind::kCpu, 1), "cpu_gemv");
+  EXPECT_EQ(kernel(BackendKind::kCpu, 7), "cpu_gemv");
+  EXPECT_EQ(kernel(BackendKind::kCpu, 8), "cpu_gemm");
+  EXPECT_EQ(kernel(BackendKind::kCuda, 16), "cuda_gemv");
+  EXPECT_EQ(kernel(BackendKind::kCuda, 17), "cuda_gemm");
+}
+
+TEST(KernelNames, AreTheLabelsOfTheMetrics) {
+  const auto names = [](BackendKind kind, Op op) { return KernelNames(kind, op); };
+  EXPECT_THAT(names(BackendKind::kCpu, Op::kMatmul), ElementsAre("cpu_gemv", "cpu_gemm"));
+  EXPECT_THAT(names(BackendKind::kCpu, Op::kDequantize), ElementsAre("cpu_dequantize"));
+  EXPECT_THAT(names(BackendKind::kCpu, Op::kNormQuant), ElementsAre("cpu_norm_quant"));
+  EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
+  EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul), ElementsAre("cuda_gemv", "cuda_gemm"));
+  EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
+  EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
+  EXPECT_THAT(names(BackendKind::kCuda, Op::kSiluMulQuant), ElementsAre("cuda_silu_mul_quant"));
+}
+
+TEST(ToString, OfAChoice) {
+  EXPECT_EQ(ToString(Choice{"cpu_gemv", 1, 4, 0, 1}), "cpu_gemv tile 1x4xK split 1");
+  EXPECT_EQ(ToString(Choice{"cuda_gemm", 128, 64, 32, 4}), "cuda_gemm tile 128x64x32 split 4");
+  EXPECT_EQ(ToString(Choice{"cpu_dequantize", 1, 0, 0, 1}), "cpu_dequantize tile 1xNxK split 1");
+}
+
+TEST(ExplainMatmul, RangesPartitionTheRowsAndAgreeWithSelect) {
+  const WeightSpec weight = Spec(Format::kInt4, 4096, 4096);
+  for (BackendKind kind : kKinds) {
+    for (int64_t max_m : {1, 6, 7, 8, 9, 16, 17, 4096}) {
+      const auto ranges =
+          ExplainMatmul(weight, DType::kBF16, DType::kBF16, QuantMode::kNone, Device(kind), max_m);
+      int64_t next = 1;
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        EXPECT_EQ(ranges[i].m_begin, next);
+        EXPECT_GE(ranges[i].m_end, ranges[i].m_begin);
+        if (i > 0) {
+          EXPECT_NE(ranges[i].choice, ranges[i - 1].choice);
+        }
+        for (int64_t m = ranges[i].m_begin; m <= ranges[i].m_end; ++m) {
+          ASSERT_EQ(Select(Matmul(weight, m), Device(kind)), ranges[i].choice) << m;
+        }
+        next = ranges[i].m_end + 1;
+      }
+      EXPECT_EQ(next, max_m + 1);
+    }
+    EXPECT_EQ(ExplainMatmul(weight, DType::kF32, DType::kF32, QuantMode::kNone, Device(kind), kMaxM)
+                  .back()
+                  .m_end,
+              kMaxM);
+    EXPECT_TRUE(
+        ExplainMatmul(weight, DType::kF32, DType::kF32, QuantMode::kNone, Device(kind), 0).empty());
+  }
+}
+
+void ExpectTraffic(const Problem& problem, uint64_t read_bytes, uint64_t written_bytes) {
+  const Traffic traffic = TrafficOf(problem);
+  EXPECT_EQ(traffic.read_bytes, read_bytes);
+  EXPECT_EQ(traffic.written_bytes, written_bytes);
+}
+
+TEST(TrafficOf, MatmulReadsTheWeightOnceWhateverM) {
+  WeightSpec weight = Spec(Format::kInt4, 10, 300);  // 10 x 150 codes, 10 x 3 scales
+  weight.scale_dtype = DType::kF16;
+  ExpectTraffic(Matmul(weight, 1), 1500 + 60 + 600, 20);
+  ExpectTraffic(Matmul(weight, 9), 1500 + 60 + 9 * 600, 180);
+  weight.has_bias = true;
+  weight.bias_dtype = DType::kF32;
+  Problem problem = Matmul(weight, 2);
+  problem.input = DType::kF32;
+  problem.output = DType::kF32;
+  ExpectTraffic(problem, 1500 + 60 + 40 + 2400, 80);
+}
+
+TEST(TrafficOf, MatmulReadsTheScalesOfQuantizedActivations) {
+  Problem problem = Matmul(Spec(Format::kFP8, 10, 300), 2);  // 3000 codes, one scale
+  problem.quant = QuantMode::kPerGroup;
+  ExpectTraffic(problem, 3004 + 2 * 600, 40);  // quantized on the way: no scales in memory
+  problem.input = DType::kF8E4M3;
+  ExpectTraffic(problem, 3004 + 2 * 300 + 2 * 3 * 4, 40);
+  problem.quant = QuantMode::kPerToken;
+  ExpectTraffic(problem, 3004 + 2 * 300 + 2 * 4, 40);
+}
+
+TEST(TrafficOf, DequantizeReadsTheRowsItDecodes) {
+  WeightSpec weight = Spec(Format::kNF4, 64, 128);
+  weight.has_bias = true;
+  Problem problem = Matmul(weight, 4);
+  problem.op = Op::kDequantize;
+  ExpectTraffic(problem, 4 * 64 + 4 * 2 * 4, 4 * 128 * 2);
+}
+
+TEST(TrafficOf, NormAndSilu) {
+  Problem problem = RowOp(Op::kNormQuant, 3, 200);
+  ExpectTraffic(problem, 3 * 400 + 400, 3 * 400);
+  problem.has_residual = true;
+  problem.output = DType::kI8;
+  problem.quant = QuantMode::kPerGroup;
+  ExpectTraffic(problem, 2 * 3 * 400 + 400, 3 * 200 + 3 * 2 * 4 + 3 * 400);
+  problem = RowOp(Op::kSiluMulQuant, 3, 200);
+  ExpectTraffic(problem, 3 * 800, 3 * 400);
+  problem.output = DType::kF8E4M3;
+  problem.quant = QuantMode::kStatic;
+  ExpectTraffic(problem, 3 * 800, 3 * 200);
+  problem.quant = QuantMode::kPerToken;
+  ExpectTraffic(problem, 3 * 800, 3 * 200 + 3 * 4);
+}
+
+TEST(TrafficOf, IsZeroWithoutRowsAndSaturates) {
+  for (Op op : kOps) {
+    Problem problem = Matmul(Spec(Format::kNF4, 64, 64), 0);
+    problem.op = op;
+    problem.d = 64;
+    ExpectTraffic(problem, 0, 0);
+  }
+  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
+  ExpectTraffic(Matmul(Spec(Format::kNF4, 64, 64), kMaxM), kAll, kAll);
+  ExpectTraffic(RowOp(Op::kSiluMulQuant, kMaxM, 64), kAll, kAll);
+}
+
+}  // namespace
+}  // namespace nibble
