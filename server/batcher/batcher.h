@@ -4,22 +4,22 @@
 //   Submit -> queue of its key -> batch (oldest head first) -> executor -> done
 //
 // - While fewer than `batches_in_flight` batches run, whatever is queued starts at once: a lone
-// request never
-//   waits. Otherwise requests pile up and the next batch takes them.
+//   request never waits. Otherwise requests pile up and the next batch takes them.
 // - max_queue_delay holds a batch that is not full until its oldest request is that old, and no
-// longer.
+//   longer.
 // - A batch holds one key and at most max_batch_rows rows. A request larger than that is split into
-// pieces
-//   and completes when all of them have; a smaller one is never split.
+//   pieces and completes when all of them have; a smaller one is never split. Rows of one key leave
+//   in the order of their requests; a piece may share its batch with others.
 // - Expired and cancelled requests leave the queue by a timer or at once, not when the device is
-// next idle,
-//   and are dropped again when a batch is formed. Their rows never reach the executor.
+//   next idle, and are dropped again when a batch is formed. Their rows never reach the executor.
 // - A piece that is already in flight is waited for: after `done` nobody touches the request's
-// memory.
+//   memory. When a batch fails, every request in it gets its status, and rows of theirs that are
+//   still queued are dropped.
 // - The queue is bounded in rows and bytes over all keys; a request over the bound is refused.
 //
-// The batcher has no thread of its own. Callbacks run on the thread that called Submit, Cancel, a
-// batch's done or a timer, never with a lock held, and may call back into the batcher.
+// The batcher has no thread of its own. Callbacks run on the thread that called Submit, Cancel,
+// FailQueued, a batch's done or a timer, never with a lock held, and may call back into the
+// batcher; what they call for may then happen after they return, so they must not wait for it.
 #ifndef NIBBLE_SERVER_BATCHER_BATCHER_H_
 #define NIBBLE_SERVER_BATCHER_BATCHER_H_
 
@@ -54,8 +54,8 @@ struct Outcome {
   std::string_view kernel;  // a string literal; empty when no batch ran
   int64_t batch_rows = 0;   // rows of the largest batch it took part in
   int batches = 0;          // batches it took part in
-  double queue_us = 0;  // from Submit until its first batch was formed, or until it ended unbatched
-  double compute_us = 0;  // summed over its batches
+  double queue_us = 0;      // from Submit until its first batch was formed, or it ended unbatched
+  double compute_us = 0;    // summed over its batches
 };
 
 // One request. `payload` is what the executor works on; it keeps alive what the rows are read from
@@ -105,8 +105,10 @@ class BatcherObserver {
   virtual ~BatcherObserver() = default;
   virtual void OnQueueRows(int64_t queued_rows) = 0;
   virtual void OnBatchFormed(int op, int64_t rows) = 0;
-  virtual void OnQueued(int op,
-                        double queue_us) = 0;  // once a request, when its first batch is formed
+  // Once a request, when its first batch is formed.
+  virtual void OnQueued(int op, double queue_us) = 0;
+  // Once for every request that was refused, or whose rows were dropped from the queue (FailQueued
+  // counts as kDraining).
   virtual void OnRejected(RejectReason reason) = 0;
 };
 
@@ -123,11 +125,12 @@ class Batcher {
 
   // `clock`, `executor` and `observer` outlive the batcher; observer may be null.
   Batcher(const Options& options, Clock& clock, BatchExecutor& executor, BatcherObserver* observer);
-  // Everything submitted must have ended.
+  // Everything submitted must have ended. Waits for other threads that are still inside a callback
+  // or on their way out: afterwards nothing touches the clock, the executor or the observer.
   ~Batcher();
 
-  // Takes `work`, or refuses it without calling its done:
-  //   kResourceExhausted  rows or bytes over the bound; the message gives both
+  // Takes `work`, or refuses it without calling its done; the message gives the numbers:
+  //   kResourceExhausted  rows or bytes over the bound, in all or of this request alone
   //   kUnavailable        after StopAccepting
   //   kDeadlineExceeded   the deadline has already passed
   //   kInvalidArgument    rows <= 0
@@ -140,11 +143,12 @@ class Batcher {
 
   // Refuses new work from now on; what was accepted goes on.
   void StopAccepting();
-  // Ends everything that is queued and not in flight with `status`.
+  // Ends everything that is queued and not in flight with `status`, an error. Rows of a request
+  // that are queued while others of it are in flight are dropped too; it ends when those are done.
   void FailQueued(const absl::Status& status);
 
   int64_t queued_rows() const;
-  // Requests accepted and not yet ended.
+  // Requests accepted whose done has not yet returned.
   int64_t pending() const;
 
  private:

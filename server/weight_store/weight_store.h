@@ -1,13 +1,15 @@
 // The resident weights of all devices, by name.
 //
-//   Begin ----> Loading --Commit--> Ready --Unload, or a newer version--> Draining --last handle-->
-//   Freed
-//                  |
-//                  +--transaction destroyed without Commit--> Failed (memory given back, the reason
-//                  kept)
+//   Begin --> Loading --Commit--> Ready --Unload--> Draining --last handle gone--> Freed
+//                |                   |                 ^
+//                |                   +--newer version--+
+//                |
+//                +--transaction destroyed without Commit--> Failed
+//                   (memory given back, the reason kept)
 //
-// A name can have several versions at once: at most one Ready, one Loading, and any number
-// Draining. Acquire sees the Ready one alone. A handle keeps its version's memory alive.
+// A name can have several versions at once: at most one Ready, one Loading, one Failed, and any
+// number Draining. Acquire sees the Ready one alone. A handle keeps its version's memory alive; the
+// thread that drops the last one frees it. Counters belong to the name: a reload goes on counting.
 #ifndef NIBBLE_SERVER_WEIGHT_STORE_WEIGHT_STORE_H_
 #define NIBBLE_SERVER_WEIGHT_STORE_WEIGHT_STORE_H_
 
@@ -35,7 +37,7 @@ struct WeightCounters {
   std::atomic<uint64_t> compute_us{0};
 };
 
-// One version of one weight. The store hands it out as shared_ptr<const ResidentWeight>: the
+// One version of one weight. The store hands it out as shared_ptr<const ResidentWeight>, the
 // handle.
 class ResidentWeight {
  public:
@@ -93,11 +95,11 @@ class WeightStore {
   class Transaction {
    public:
     virtual ~Transaction() = default;
-    // Uploads the weight planned under `name`.
+    // Uploads the weight planned under `name`. After an error it may be tried again.
     virtual absl::Status Add(std::string_view name, const CanonicalWeight& weight) = 0;
     // Makes everything planned Ready at once, and drains the older versions: of the planned names,
-    // and of the names "model/..." that the model no longer has. kInternal unless every planned
-    // weight was added.
+    // and of the names "model" and "model/..." that the model no longer has. kInternal unless every
+    // planned weight was added.
     virtual absl::Status Commit() = 0;
     // The reason that the weights are reported with, should it end without Commit.
     virtual void Fail(const absl::Status& reason) = 0;
@@ -105,9 +107,11 @@ class WeightStore {
   // Places every planned weight (on `device_id`, or each on the device with the most free memory),
   // reserves its memory and lists it as Loading. `model` is the name the caller used: planned names
   // equal it or start with "model/".
-  //   kResourceExhausted     the device memory does not suffice; bytes needed and free in the
-  //   message kFailedPrecondition    a load of `model` is under way kInvalidArgument       an
-  //   illegal name, no planned weight, a name planned twice, an unknown device
+  //   kResourceExhausted   the device memory does not suffice; gives bytes needed and free
+  //   kFailedPrecondition  a load of `model`, of a model under it or above it is under way
+  //   kInvalidArgument     an illegal name or spec, no planned weight, a name planned twice, an
+  //                        unknown device
+  //   kUnavailable         the device is lost
   absl::StatusOr<std::unique_ptr<Transaction>> Begin(std::string_view model,
                                                      std::vector<PlannedWeight> planned,
                                                      std::string_view device_id);

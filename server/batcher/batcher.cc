@@ -1,0 +1,266 @@
+#include "server/batcher/batcher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "server/batcher/batcher_impl.h"
+
+namespace nibble::server {
+
+// Runs batches until there is none to run, or until one that completed within Run has ended a
+// request: those are answered first.
+void Batcher::Impl::Dispatch(Visit& visit) {
+  const size_t ended_before = visit.ended.size();
+  FormedBatch formed;
+  while (visit.ended.size() == ended_before && FormBatch(visit, formed)) {
+    RunBatch(visit, std::exchange(formed, {}));
+  }
+}
+
+void Batcher::Impl::Deliver(Visit& visit) {
+  for (Requests::node_type& node : std::exchange(visit.ended, {})) {
+    const Request& request = node.mapped();
+    if (request.rejected.has_value() && observer_ != nullptr) {
+      observer_->OnRejected(*request.rejected);
+    }
+    request.work.done(request.outcome);
+    node = {};
+    pending_.fetch_sub(1);
+  }
+}
+
+bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
+  std::unique_lock lock(mutex_);
+  if (closed_) return false;
+  bool taken = false;
+  if (!queue_.empty()) {
+    const Clock::TimePoint now = clock_.Now();
+    DropExpired(now, visit.ended);
+    const bool idle = running_ < options_.batches_in_flight;
+    if (const Request* oldest = queue_.Oldest(); oldest != nullptr && idle) {
+      const bool ripe = oldest->submitted + options_.max_queue_delay <= now;
+      taken = queue_.Take(ripe, formed.batch, formed.requests);
+    }
+    if (taken) ++running_;
+    for (Request* request : formed.requests) {
+      ++request->pieces_in_flight;
+      if (request->outcome.batches++ == 0) {
+        request->outcome.queue_us = MicrosecondsBetween(request->submitted, now);
+      }
+    }
+    ArmTimer(/*hold_oldest=*/idle && !taken);
+  }
+  ReportQueueRows(lock);
+  return taken;
+}
+
+void Batcher::Impl::RunBatch(Visit& visit, FormedBatch formed) {
+  const int64_t rows = formed.batch.rows;
+  if (observer_ != nullptr) {
+    observer_->OnBatchFormed(formed.requests.front()->work.op, rows);
+    for (size_t i = 0; i < formed.requests.size(); ++i) {
+      if (formed.batch.pieces[i].row_begin != 0) continue;
+      const Request& request = *formed.requests[i];
+      observer_->OnQueued(request.work.op, request.outcome.queue_us);
+    }
+  }
+  visit.in_run = true;
+  executor_.Run(std::move(formed.batch),
+                [self = shared_from_this(), requests = std::move(formed.requests),
+                 rows](const BatchResult& result) { self->OnBatchDone(requests, rows, result); });
+  visit.in_run = false;
+}
+
+void Batcher::Impl::OnBatchDone(const std::vector<Request*>& requests, int64_t rows,
+                                const BatchResult& result) {
+  Enter([&](Ended& ended) {
+    --running_;
+    for (Request* request : requests) {
+      Outcome& outcome = request->outcome;
+      outcome.compute_us += result.compute_us;
+      if (rows > outcome.batch_rows) {
+        outcome.batch_rows = rows;
+        outcome.kernel = result.kernel;
+      }
+      if (!result.status.ok()) {
+        if (outcome.status.ok()) outcome.status = result.status;
+        if (request->lane != nullptr) queue_.Remove(*request);
+      }
+      if (--request->pieces_in_flight == 0 && request->lane == nullptr) {
+        ended.push_back(requests_.extract(request->ticket));
+      }
+    }
+  });
+}
+
+void Batcher::Impl::OnTimer(uint64_t generation) {
+  Enter([&](Ended&) {
+    if (generation == timer_generation_) timer_at_ = Clock::TimePoint::max();
+  });
+}
+
+absl::Status Batcher::Impl::Admit(const Work& work, Clock::TimePoint now,
+                                  std::optional<RejectReason>& reason) const {
+  if (work.rows <= 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("rows: expected at least 1; received {}", work.rows));
+  }
+  if (!accepting_) {
+    reason = RejectReason::kDraining;
+    return absl::UnavailableError("the server is draining and takes no new requests");
+  }
+  if (work.deadline <= now) {
+    reason = RejectReason::kExpired;
+    return absl::DeadlineExceededError("the deadline had passed when the request arrived");
+  }
+  reason = RejectReason::kQueueFull;
+  if (work.rows > options_.max_queue_rows || work.bytes > options_.max_queue_bytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the request is larger than the queue: it has {} rows and {} bytes, the queue holds at "
+        "most {} rows and {} bytes; send fewer rows a request",
+        work.rows, work.bytes, options_.max_queue_rows, options_.max_queue_bytes));
+  }
+  if (work.rows > options_.max_queue_rows - queue_.rows() ||
+      work.bytes > options_.max_queue_bytes - queue_.bytes()) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the queue is full: the request has {} rows and {} bytes, {} of {} rows and {} of {} "
+        "bytes are taken; try again later",
+        work.rows, work.bytes, queue_.rows(), options_.max_queue_rows, queue_.bytes(),
+        options_.max_queue_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Batcher::Ticket> Batcher::Impl::Submit(Work work) {
+  absl::Status admitted;
+  std::optional<RejectReason> rejected;
+  Ticket ticket = 0;
+  Enter([&](Ended&) {
+    const Clock::TimePoint now = clock_.Now();
+    admitted = Admit(work, now, rejected);
+    if (!admitted.ok()) return;
+    ticket = next_ticket_++;
+    Request& request = requests_[ticket];
+    request.work = std::move(work);
+    request.ticket = ticket;
+    request.submitted = now;
+    pending_.fetch_add(1);
+    queue_.Push(request);
+  });
+  if (admitted.ok()) return ticket;
+  if (rejected.has_value() && observer_ != nullptr) observer_->OnRejected(*rejected);
+  return admitted;
+}
+
+void Batcher::Impl::Cancel(Ticket ticket) {
+  Enter([&](Ended& ended) {
+    const auto found = requests_.find(ticket);
+    if (found == requests_.end()) return;
+    Request& request = found->second;
+    const absl::Status cancelled = absl::CancelledError("the caller cancelled the request");
+    if (request.lane != nullptr) {
+      DropQueuedRows(request, cancelled, RejectReason::kCancelled, clock_.Now(), ended);
+    } else if (request.outcome.status.ok()) {
+      request.outcome.status = cancelled;
+    }
+  });
+}
+
+void Batcher::Impl::StopAccepting() {
+  std::lock_guard lock(mutex_);
+  accepting_ = false;
+}
+
+void Batcher::Impl::FailQueued(const absl::Status& status) {
+  Enter([&](Ended& ended) {
+    const Clock::TimePoint now = clock_.Now();
+    const absl::Status failure =
+        status.ok() ? absl::UnavailableError("the queue was emptied") : status;
+    while (Request* oldest = queue_.Oldest()) {
+      DropQueuedRows(*oldest, failure, RejectReason::kDraining, now, ended);
+    }
+  });
+}
+
+void Batcher::Impl::DropQueuedRows(Request& request, const absl::Status& status,
+                                   RejectReason reason, Clock::TimePoint now, Ended& ended) {
+  queue_.Remove(request);
+  request.outcome.status = status;
+  request.rejected = reason;
+  if (request.outcome.batches == 0) {
+    request.outcome.queue_us = MicrosecondsBetween(request.submitted, now);
+  }
+  if (request.pieces_in_flight == 0) ended.push_back(requests_.extract(request.ticket));
+}
+
+void Batcher::Impl::DropExpired(Clock::TimePoint now, Ended& ended) {
+  for (Request* request = queue_.EarliestDeadline();
+       request != nullptr && request->work.deadline <= now; request = queue_.EarliestDeadline()) {
+    const absl::Status expired = absl::DeadlineExceededError(fmt::format(
+        "the deadline passed in the queue after {:.0f} us, with {} of {} rows started",
+        MicrosecondsBetween(request->submitted, now), request->next_row, request->work.rows));
+    DropQueuedRows(*request, expired, RejectReason::kExpired, now, ended);
+  }
+}
+
+void Batcher::Impl::ArmTimer(bool hold_oldest) {
+  Clock::TimePoint when = Clock::TimePoint::max();
+  if (const Request* first = queue_.EarliestDeadline()) when = first->work.deadline;
+  if (const Request* oldest = queue_.Oldest(); oldest != nullptr && hold_oldest) {
+    when = std::min(when, oldest->submitted + options_.max_queue_delay);
+  }
+  if (when >= timer_at_) return;
+  if (timer_at_ != Clock::TimePoint::max()) clock_.Cancel(timer_id_);
+  timer_at_ = when;
+  timer_id_ = clock_.RunAt(when, [weak = weak_from_this(), generation = ++timer_generation_] {
+    if (const std::shared_ptr<Impl> self = weak.lock()) self->OnTimer(generation);
+  });
+}
+
+void Batcher::Impl::ReportQueueRows(std::unique_lock<std::mutex>& lock) {
+  if (observer_ == nullptr || reporting_rows_) return;
+  reporting_rows_ = true;
+  while (reported_rows_ != queue_.rows()) {
+    reported_rows_ = queue_.rows();
+    const int64_t rows = reported_rows_;
+    lock.unlock();
+    observer_->OnQueueRows(rows);
+    lock.lock();
+  }
+  reporting_rows_ = false;
+}
+
+void Batcher::Impl::Close() {
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  if (timer_at_ != Clock::TimePoint::max()) clock_.Cancel(timer_id_);
+  const int own = VisitOfThisThread() != nullptr ? 1 : 0;
+  visitor_left_.wait(lock, [&] { return visitors_ == own; });
+}
+
+namespace {
+
+Batcher::Options Usable(Batcher::Options options) {
+  options.max_batch_rows = std::max<int64_t>(options.max_batch_rows, 1);
+  options.batches_in_flight = std::max(options.batches_in_flight, 1);
+  return options;
+}
+
+}  // namespace
+
+Batcher::Batcher(const Options& options, Clock& clock, BatchExecutor& executor,
+                 BatcherObserver* observer)
+    : impl_(std::make_shared<Impl>(Usable(options), clock, executor, observer)) {}
+Batcher::~Batcher() { impl_->Close(); }
+
+absl::StatusOr<Batcher::Ticket> Batcher::Submit(Work work) {
+  return impl_->Submit(std::move(work));
+}
+void Batcher::Cancel(Ticket ticket) { impl_->Cancel(ticket); }
+void Batcher::StopAccepting() { impl_->StopAccepting(); }
+void Batcher::FailQueued(const absl::Status& status) { impl_->FailQueued(status); }
+int64_t Batcher::queued_rows() const { return impl_->queued_rows(); }
+int64_t Batcher::pending() const { return impl_->pending(); }
+
+}  // namespace nibble::server

@@ -1,0 +1,255 @@
+// Random traffic against a model that knows, for every request, what must become of it. The model
+// is naive on purpose: lists that are searched from the front.
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <random>
+
+#include "tests/unit/batcher/batcher_fixture.h"
+
+namespace nibble::server {
+namespace {
+
+using std::chrono::microseconds;
+
+class Model final : public BatchExecutor {
+ public:
+  Model(const Batcher::Options& options, uint32_t seed)
+      : options_(options), random_(seed), batcher_(options, clock_, *this, nullptr) {}
+
+  void RunAll(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      const int action = Pick(0, 9);
+      if (action < 4) Submit();
+      if (action == 4 && !requests_.empty()) Cancel();
+      if (action > 4 && action < 8) Complete();
+      if (action > 7) Advance(microseconds(Pick(1, 12)));
+      Check();
+      if (::testing::Test::HasFailure()) return;
+    }
+    while (!held_.empty() || batcher_.pending() > 0) {
+      Complete();
+      Advance(options_.max_queue_delay);
+    }
+    Check();
+    for (const Entry& entry : requests_) {
+      EXPECT_EQ(entry.done_calls, entry.accepted ? 1 : 0);
+    }
+    EXPECT_EQ(batcher_.queued_rows(), 0);
+  }
+
+  void Run(Batch batch, std::function<void(const BatchResult&)> done) override {
+    ExpireQueued();
+    EXPECT_LT(held_.size(), static_cast<size_t>(options_.batches_in_flight));
+    EXPECT_LE(batch.rows, options_.max_batch_rows);
+    int64_t rows = 0;
+    for (const Piece& piece : batch.pieces) {
+      const size_t id = *static_cast<const size_t*>(piece.payload.get());
+      Entry& entry = requests_.at(id);
+      EXPECT_EQ(entry.key, batch.key.parts[0]);
+      EXPECT_EQ(&entry, OldestQueued(entry.key)) << "order within a key";
+      EXPECT_EQ(piece.row_begin, entry.rows_started) << "rows neither skipped nor repeated";
+      EXPECT_GT(piece.rows, 0);
+      if (entry.rows <= options_.max_batch_rows) {
+        EXPECT_EQ(piece.rows, entry.rows);
+      }
+      if (rows == 0) CheckMayLead(entry);
+      entry.rows_started += piece.rows;
+      ++entry.in_flight;
+      rows += piece.rows;
+    }
+    EXPECT_EQ(rows, batch.rows);
+    // Nothing that would have fitted stays behind.
+    if (const Entry* next = OldestQueued(batch.key.parts[0]); next != nullptr) {
+      const bool splits = next->rows > options_.max_batch_rows;
+      EXPECT_GT(rows + (splits ? 1 : next->rows), options_.max_batch_rows);
+    }
+    held_.push_back({std::move(batch), std::move(done)});
+  }
+
+ private:
+  struct Entry {
+    uint64_t key = 0;
+    int64_t rows = 0;
+    uint64_t bytes = 0;
+    Clock::TimePoint submitted, deadline;
+    bool accepted = false;
+    Batcher::Ticket ticket = 0;
+    int64_t rows_started = 0;
+    int in_flight = 0;
+    absl::StatusCode expected = absl::StatusCode::kOk;
+    int done_calls = 0;
+
+    bool queued() const {
+      return accepted && expected == absl::StatusCode::kOk && rows_started < rows;
+    }
+    // Whether done must have been called.
+    bool over() const { return accepted && in_flight == 0 && !queued(); }
+  };
+  struct Held {
+    Batch batch;
+    std::function<void(const BatchResult&)> done;
+  };
+
+  int Pick(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
+
+  void Submit() {
+    ExpireQueued();
+    const size_t id = requests_.size();
+    Entry& entry = requests_.emplace_back();
+    entry.key = static_cast<uint64_t>(Pick(0, 3));
+    entry.rows = Pick(0, 7) == 0 ? Pick(1, 60) : Pick(1, 9);
+    entry.bytes = static_cast<uint64_t>(Pick(0, 40));
+    entry.submitted = clock_.Now();
+    entry.deadline =
+        Pick(0, 1) == 0 ? Clock::TimePoint::max() : clock_.Now() + microseconds(Pick(0, 40));
+    int64_t rows = entry.rows;
+    uint64_t bytes = entry.bytes;
+    for (const Entry& other : requests_) {
+      if (!other.queued()) continue;
+      rows += other.rows - other.rows_started;
+      bytes += other.bytes;
+    }
+    const bool fits = rows <= options_.max_queue_rows && bytes <= options_.max_queue_bytes;
+    const bool expected = fits && entry.deadline > clock_.Now();
+    Work work;
+    work.key = Key(entry.key);
+    work.rows = entry.rows;
+    work.bytes = entry.bytes;
+    work.deadline = entry.deadline;
+    work.payload = std::make_shared<size_t>(id);
+    work.done = [this, id](const Outcome& outcome) {
+      Entry& ended = requests_.at(id);
+      ++ended.done_calls;
+      EXPECT_EQ(ended.in_flight, 0);
+      EXPECT_EQ(outcome.status.code(), ended.expected);
+      if (outcome.status.ok()) {
+        EXPECT_EQ(ended.rows_started, ended.rows);
+      }
+    };
+    entry.accepted = expected;  // before Submit: it may call Run
+    const absl::StatusOr<Batcher::Ticket> ticket = batcher_.Submit(std::move(work));
+    ASSERT_EQ(ticket.ok(), expected) << ticket.status();
+    if (ticket.ok()) requests_.at(id).ticket = *ticket;
+  }
+
+  void Cancel() {
+    Entry& entry =
+        requests_.at(static_cast<size_t>(Pick(0, static_cast<int>(requests_.size()) - 1)));
+    if (!entry.accepted) return;
+    if (entry.expected == absl::StatusCode::kOk && !entry.over()) {
+      entry.expected = absl::StatusCode::kCancelled;
+    }
+    batcher_.Cancel(entry.ticket);
+  }
+
+  void Complete() {
+    if (held_.empty()) return;
+    const size_t index = static_cast<size_t>(Pick(0, static_cast<int>(held_.size()) - 1));
+    Held held = std::move(held_[index]);
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(index));
+    BatchResult result;
+    if (Pick(0, 9) == 0) result.status = absl::InternalError("fault");
+    for (const Piece& piece : held.batch.pieces) {
+      Entry& entry = requests_.at(*static_cast<const size_t*>(piece.payload.get()));
+      --entry.in_flight;
+      if (entry.expected == absl::StatusCode::kOk) entry.expected = result.status.code();
+    }
+    held.done(result);
+  }
+
+  // In steps, so that the model knows what has expired at every instant at which a timer runs.
+  void Advance(Clock::Duration duration) {
+    for (const Clock::TimePoint end = clock_.Now() + duration; clock_.Now() < end;) {
+      next_instant_ = clock_.Now() + microseconds(1);
+      ExpireQueued();
+      clock_.AdvanceTo(next_instant_);
+    }
+  }
+
+  void ExpireQueued() {
+    const Clock::TimePoint now = std::max(clock_.Now(), next_instant_);
+    for (Entry& entry : requests_) {
+      if (entry.queued() && entry.deadline <= now) {
+        entry.expected = absl::StatusCode::kDeadlineExceeded;
+      }
+    }
+  }
+
+  const Entry* OldestQueued(uint64_t key) const {
+    for (const Entry& entry : requests_) {
+      if (entry.queued() && entry.key == key) return &entry;
+    }
+    return nullptr;
+  }
+
+  int64_t QueuedRows(uint64_t key) const {
+    int64_t rows = 0;
+    for (const Entry& entry : requests_) {
+      if (entry.queued() && entry.key == key) rows += entry.rows - entry.rows_started;
+    }
+    return rows;
+  }
+
+  bool Ripe(const Entry& entry) const {
+    return entry.submitted + options_.max_queue_delay <= clock_.Now();
+  }
+
+  // The first request of a batch is the oldest of all when that one is ripe, else the oldest among
+  // the keys that fill a batch.
+  void CheckMayLead(const Entry& leader) const {
+    for (const Entry& entry : requests_) {
+      if (!entry.queued()) continue;
+      if (Ripe(entry) || QueuedRows(entry.key) >= options_.max_batch_rows) {
+        EXPECT_EQ(&entry, &leader);
+        return;
+      }
+    }
+    ADD_FAILURE() << "a batch that should be held";
+  }
+
+  void Check() {
+    int64_t queued_rows = 0;
+    int64_t pending = 0;
+    bool could_start = false;
+    for (const Entry& entry : requests_) {
+      if (!entry.accepted) continue;
+      EXPECT_EQ(entry.done_calls, entry.over() ? 1 : 0);
+      if (!entry.over()) ++pending;
+      if (!entry.queued()) continue;
+      queued_rows += entry.rows - entry.rows_started;
+      could_start |= Ripe(entry) || QueuedRows(entry.key) >= options_.max_batch_rows;
+    }
+    EXPECT_EQ(batcher_.queued_rows(), queued_rows);
+    EXPECT_EQ(batcher_.pending(), pending);
+    EXPECT_LE(queued_rows, options_.max_queue_rows);
+    const bool idle = held_.size() < static_cast<size_t>(options_.batches_in_flight);
+    EXPECT_FALSE(could_start && idle) << "an idle device and rows that may start";
+  }
+
+  const Batcher::Options options_;
+  std::mt19937 random_;
+  testing::FakeClock clock_;
+  Clock::TimePoint next_instant_ = Clock::TimePoint::min();
+  std::deque<Entry> requests_;
+  std::vector<Held> held_;
+  Batcher batcher_;
+};
+
+class BatcherModelTest : public ::testing::TestWithParam<uint32_t> {};
+
+TEST_P(BatcherModelTest, RandomTraffic) {
+  const uint32_t seed = GetParam();
+  Batcher::Options options;
+  options.max_batch_rows = std::array{1, 8, 16, 64}[seed % 4];
+  options.max_queue_rows = std::array{70, 200}[seed % 2];
+  options.max_queue_bytes = std::array{100, 400, 100000}[seed % 3];
+  options.batches_in_flight = 1 + static_cast<int>(seed % 3);
+  options.max_queue_delay = microseconds(std::array{0, 0, 5, 25, 10}[seed % 5]);
+  Model(options, seed).RunAll(600);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, BatcherModelTest, ::testing::Range(1u, 41u));
+
+}  // namespace
+}  // namespace nibble::server
