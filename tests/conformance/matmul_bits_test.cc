@@ -1,0 +1,195 @@
+// What matmul promises bit for bit: decoded weights through identity activations, repeats, and rows
+// that do not depend on their neighbours.
+#include <array>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "tests/conformance/params.h"
+#include "tests/conformance/runner.h"
+
+namespace nibble::conformance {
+namespace {
+
+constexpr int64_t kN = 37;
+constexpr int64_t kK = 531;
+
+// Bits of a value, -0 as 0: a sum that starts at 0 cannot give -0.
+uint32_t BitsWithoutZeroSign(const HostMatrix& matrix, int64_t row, int64_t col) {
+  return matrix.At(row, col) == 0.0f ? 0 : matrix.BitsAt(row, col);
+}
+
+HostMatrix Row(const HostMatrix& matrix, int64_t row) { return matrix.Rows(row, 1); }
+
+void Overwrite(HostMatrix& matrix, int64_t row, const HostMatrix& with, int64_t with_row) {
+  for (int64_t col = 0; col < matrix.cols; ++col) matrix.Set(row, col, with.At(with_row, col));
+}
+
+class MatmulBitsTest : public ::testing::TestWithParam<BackendAndVariant> {
+ protected:
+  const Backend backend_ = std::get<0>(GetParam());
+  const Variant variant_ = std::get<1>(GetParam());
+  Runner runner_{*DevicesOf(backend_)[0]};
+};
+
+TEST_P(MatmulBitsTest, IdentityActivationsReturnTheDecodedWeights) {
+  Variant without_bias = variant_;
+  without_bias.spec.has_bias = false;
+  const CanonicalWeight weight = RandomWeight(without_bias.SpecOf(61, 163), 1);
+  const HostMatrix decoded = Decode(weight);
+  const auto uploaded = runner_.Upload(weight);
+  HostMatrix identity(DType::kF32, 163, 163);
+  for (int64_t k = 0; k < 163; ++k) identity.Set(k, k, 1.0f);
+
+  for (const int64_t rows : {int64_t{163}, int64_t{1}}) {
+    for (int64_t first = 0; first < 163; first += rows == 1 ? 13 : rows) {
+      const HostMatrix y =
+          runner_.Matmul(*uploaded, {.x = identity.Rows(first, rows)}, DType::kF32);
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t n = 0; n < 61; ++n) {
+          ASSERT_EQ(BitsWithoutZeroSign(y, row, n), BitsWithoutZeroSign(decoded, n, first + row))
+              << "W[" << n << ", " << first + row << "]: expected " << decoded.At(n, first + row)
+              << ", received " << y.At(row, n);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulBitsTest, RepeatsAreEqual) {
+  const auto uploaded = runner_.Upload(RandomWeight(variant_.SpecOf(kN, kK), 2));
+  for (const int64_t m : {3, 33}) {
+    const MatmulInput input{.x = RandomActivations(DType::kBF16, m, kK, 3)};
+    const HostMatrix first = runner_.Matmul(*uploaded, input, DType::kF32);
+    for (int repeat = 1; repeat < 100; ++repeat) {
+      ASSERT_EQ(runner_.Matmul(*uploaded, input, DType::kF32), first) << "repeat " << repeat;
+    }
+  }
+}
+
+TEST_P(MatmulBitsTest, ARowDoesNotDependOnTheOthers) {
+  const auto uploaded = runner_.Upload(RandomWeight(variant_.SpecOf(kN, kK), 4));
+  const HostMatrix x = RandomActivations(DType::kF16, 140, kK, 5);
+  const HostMatrix other = RandomActivations(DType::kF16, 140, kK, 6);
+  const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
+
+  // Every row among other rows, at the same place.
+  HostMatrix mixed = other;
+  for (int64_t row = 0; row < 140; row += 3) Overwrite(mixed, row, x, row);
+  const HostMatrix mixed_y = runner_.Matmul(*uploaded, {.x = mixed}, DType::kF32);
+  for (int64_t row = 0; row < 140; row += 3) EXPECT_EQ(Row(mixed_y, row), Row(y, row)) << row;
+
+  if (!backend_.batch_invariant) return;
+  for (const int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 127, 128, 129}) {
+    // At another place of a smaller batch.
+    const int64_t first = 140 - m;
+    const HostMatrix part = runner_.Matmul(*uploaded, {.x = x.Rows(first, m)}, DType::kF32);
+    for (int64_t row = 0; row < m; ++row) {
+      EXPECT_EQ(Row(part, row), Row(y, first + row)) << "M=" << m << " row " << row;
+    }
+  }
+}
+
+TEST_P(MatmulBitsTest, SpecialRowsStayInTheirRows) {
+  const CanonicalWeight weight = RandomWeight(variant_.SpecOf(kN, kK), 7);
+  const auto uploaded = runner_.Upload(weight);
+  for (const int64_t m : {6, 70}) {
+    const HostMatrix x = RandomActivations(DType::kBF16, m, kK, 8);
+    HostMatrix special = x;
+    special.Set(1, 17, std::numeric_limits<float>::quiet_NaN());
+    special.Set(3, 400, std::numeric_limits<float>::infinity());
+    for (int64_t k = 0; k < kK; ++k) special.Set(4, k, 0.0f);
+    const HostMatrix clean_y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
+    const HostMatrix y = runner_.Matmul(*uploaded, {.x = special}, DType::kF32);
+    for (int64_t row = 0; row < m; ++row) {
+      if (row != 1 && row != 3 && row != 4) {
+        EXPECT_EQ(Row(y, row), Row(clean_y, row)) << row;
+      }
+    }
+    for (int64_t n = 0; n < kN; ++n) {
+      const float bias =
+          weight.spec.has_bias ? LoadAsFloat(weight.bias.data(), weight.spec.bias_dtype, n) : 0.0f;
+      EXPECT_TRUE(std::isnan(y.At(1, n))) << n;
+      EXPECT_FALSE(std::isfinite(y.At(3, n))) << n;  // NaN where the weight is 0
+      EXPECT_EQ(y.At(4, n), bias) << n;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MatmulBitsTest,
+                         ::testing::Combine(::testing::ValuesIn(AllBackends()),
+                                            ::testing::ValuesIn(AllVariants())),
+                         NameOf);
+
+class CodesTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  Runner runner_{*DevicesOf(GetParam())[0]};
+};
+
+// y [1, N] of one activation of 1 over a weight [N, 1], or decoded directly.
+void ExpectWeights(Runner& runner, const CanonicalWeight& weight) {
+  const HostMatrix decoded = Decode(weight);
+  const auto uploaded = runner.Upload(weight);
+  const HostMatrix rows = runner.Dequantize(*uploaded, 0, weight.spec.n, DType::kF32);
+  HostMatrix one(DType::kF32, 1, weight.spec.k);
+  one.Set(0, 0, 1.0f);
+  const HostMatrix y = runner.Matmul(*uploaded, {.x = one}, DType::kF32);
+  for (int64_t n = 0; n < weight.spec.n; ++n) {
+    if (std::isnan(decoded.At(n, 0))) {
+      EXPECT_TRUE(std::isnan(rows.At(n, 0))) << n;
+      EXPECT_TRUE(std::isnan(y.At(0, n))) << n;
+      continue;
+    }
+    EXPECT_EQ(rows.BitsAt(n, 0), decoded.BitsAt(n, 0)) << n;
+    EXPECT_EQ(BitsWithoutZeroSign(y, 0, n), BitsWithoutZeroSign(decoded, n, 0)) << n;
+  }
+}
+
+TEST_P(CodesTest, All256E4M3CodesWithNan) {
+  CanonicalWeight weight;
+  weight.spec.format = Format::kFP8;
+  weight.spec.n = 256;
+  weight.spec.k = 1;
+  std::vector<std::byte> codes;
+  for (int code = 0; code < 256; ++code) codes.push_back(static_cast<std::byte>(code));
+  weight.codes = HostBytes(std::move(codes));
+  HostMatrix scale(DType::kF32, 1, 1);
+  scale.Set(0, 0, 0.37f);
+  weight.scales = ToHostBytes(scale);
+  ExpectWeights(runner_, weight);
+}
+
+TEST_P(CodesTest, AllFourBitCodesWithAllZeroPoints) {
+  for (const Format format : {Format::kNF4, Format::kFP4, Format::kInt4}) {
+    SCOPED_TRACE(FormatName(format));
+    // Row n: code n % 16, zero point n / 16.
+    CanonicalWeight weight;
+    WeightSpec& spec = weight.spec;
+    spec.format = format;
+    spec.n = 256;
+    spec.k = format == Format::kInt4 ? 1 : 64;  // one block a row
+    spec.group_size = 1;
+    spec.has_zero_points = format == Format::kInt4;
+    const int64_t row_bytes = CeilDiv(spec.k, 2);
+    std::vector<std::byte> codes;
+    std::vector<std::byte> zeros;
+    HostMatrix scales(DType::kF32, 256, 1);
+    for (int64_t n = 0; n < 256; ++n) {
+      codes.insert(codes.end(), static_cast<size_t>(row_bytes),
+                   static_cast<std::byte>(n % 16 * 17));
+      zeros.push_back(static_cast<std::byte>(n / 16));
+      scales.Set(n, 0, 0.01f + 0.003f * static_cast<float>(n));
+    }
+    weight.codes = HostBytes(std::move(codes));
+    weight.scales = ToHostBytes(scales);
+    if (spec.has_zero_points) weight.zero_points = HostBytes(std::move(zeros));
+    ExpectWeights(runner_, weight);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CodesTest, ::testing::ValuesIn(AllBackends()),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace nibble::conformance

@@ -1,0 +1,236 @@
+// Matmul of every format and variant against the float64 oracle over the exactly decoded weight.
+
+#include "gtest/gtest.h"
+#include "nibble/quantize.h"
+#include "tests/conformance/params.h"
+#include "tests/conformance/reference.h"
+#include "tests/conformance/runner.h"
+#include "tests/support/tolerance.h"
+
+namespace nibble::conformance {
+namespace {
+
+constexpr DType kFloatTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kOutputTypes[] = {DType::kBF16, DType::kF32, DType::kF16};
+
+HostMatrix BiasOf(const CanonicalWeight& weight) {
+  if (!weight.spec.has_bias) return {};
+  HostMatrix bias(weight.spec.bias_dtype, 1, weight.spec.n);
+  std::memcpy(bias.bytes.data(), weight.bias.data(), bias.bytes.size());
+  return bias;
+}
+
+// A weight on a device with its oracle.
+class Layer {
+ public:
+  Layer(const Backend& backend, Runner& runner, const CanonicalWeight& weight)
+      : backend_(backend),
+        runner_(runner),
+        uploaded_(runner.Upload(weight)),
+        decoded_(Decode(weight)),
+        bias_(BiasOf(weight)),
+        w_norms_(RowNorms(ToDoubles(decoded_), decoded_.rows)) {}
+
+  // Activations as float64 [M, K] -> the oracle's y, for MatchesOracle.
+  std::vector<double> Oracle(const std::vector<double>& x, int64_t m) const {
+    return MatmulOracle(x, m, decoded_, bias_);
+  }
+
+  // Runs `input` and compares with the first rows of `oracle`.
+  void ExpectOracle(const MatmulInput& input, DType output, const std::vector<double>& x,
+                    const std::vector<double>& oracle) {
+    const int64_t m = input.x.rows;
+    const auto elements = static_cast<size_t>(m);
+    const HostMatrix y = runner_.Matmul(*uploaded_, input, output);
+    const std::span<const double> rows(oracle.data(), elements * decoded_.rows);
+    const std::vector<double> used(x.begin(), x.begin() + m * decoded_.cols);
+    const testing::ComparisonReport report = testing::CompareMatmul(
+        y.view(), rows, RowNorms(used, m), w_norms_, decoded_.cols, backend_.error_model);
+    EXPECT_TRUE(report.ok()) << "M=" << m << " N=" << decoded_.rows << " K=" << decoded_.cols << " "
+                             << DTypeName(input.x.dtype) << " -> " << DTypeName(output) << ": "
+                             << report.ToString();
+  }
+
+  // One problem from random activations.
+  void ExpectOracle(int64_t m, DType input, DType output, uint64_t seed) {
+    const HostMatrix x = RandomActivations(input, m, decoded_.cols, seed);
+    const std::vector<double> doubles = ToDoubles(x);
+    ExpectOracle({.x = x}, output, doubles, Oracle(doubles, m));
+  }
+
+ private:
+  const Backend& backend_;
+  Runner& runner_;
+  std::unique_ptr<DeviceWeight> uploaded_;
+  HostMatrix decoded_;
+  HostMatrix bias_;
+  std::vector<double> w_norms_;
+};
+
+class MatmulTest : public ::testing::TestWithParam<BackendAndVariant> {
+ protected:
+  const Backend backend_ = std::get<0>(GetParam());
+  const Variant variant_ = std::get<1>(GetParam());
+  Runner runner_{*DevicesOf(backend_)[0]};
+};
+
+TEST_P(MatmulTest, MatchesTheOracleForEveryM) {
+  constexpr int64_t kMaxM = 257;
+  Layer layer(backend_, runner_, RandomWeight(variant_.SpecOf(37, 531), 1));
+  for (size_t type = 0; type < std::size(kFloatTypes); ++type) {
+    const HostMatrix x = RandomActivations(kFloatTypes[type], kMaxM, 531, 2 + type);
+    const std::vector<double> doubles = ToDoubles(x);
+    const std::vector<double> oracle = layer.Oracle(doubles, kMaxM);
+    std::vector<int64_t> rows = {63, 64, 65, 127, 128, 129, 255, 256, 257};
+    for (int64_t m = 0; m <= 17; ++m) rows.push_back(m);
+    for (const int64_t m : rows) {
+      layer.ExpectOracle({.x = x.Rows(0, m)}, kOutputTypes[type], doubles, oracle);
+    }
+  }
+}
+
+TEST_P(MatmulTest, MatchesTheOracleForEveryShape) {
+  constexpr struct {
+    int64_t n, k;
+  } kShapes[] = {{1, 1},    {1, 257},  {131, 1},  {7, 31},    {5, 33},   {24, 512},
+                 {25, 513}, {64, 128}, {3, 1030}, {129, 160}, {16, 4096}};
+  uint64_t seed = 10;
+  for (const auto& [n, k] : kShapes) {
+    Layer layer(backend_, runner_, RandomWeight(variant_.SpecOf(n, k), seed));
+    for (const int64_t m : {1, 5, 8, 19}) {
+      runner_.set_row_padding(m == 5 ? 3 : 0);
+      const auto input = static_cast<size_t>(seed % 3);
+      const auto output = static_cast<size_t>(seed / 3 % 3);
+      layer.ExpectOracle(m, kFloatTypes[input], kFloatTypes[output], ++seed);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MatmulTest,
+                         ::testing::Combine(::testing::ValuesIn(AllBackends()),
+                                            ::testing::ValuesIn(AllVariants())),
+                         NameOf);
+
+class MatmulBackendTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  Runner runner_{*DevicesOf(GetParam())[0]};
+};
+
+TEST_P(MatmulBackendTest, MatchesTheOracleForManyRows) {
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "nf4" && variant.name != "int4_group_32_zp" &&
+        variant.name != "fp8_block") {
+      continue;
+    }
+    SCOPED_TRACE(variant.name);
+    Layer small(GetParam(), runner_, RandomWeight(variant.SpecOf(5, 3), 3));
+    small.ExpectOracle(65537, DType::kBF16, DType::kF32, 4);
+    Layer wide(GetParam(), runner_, RandomWeight(variant.SpecOf(9, 67), 5));
+    wide.ExpectOracle(4096, DType::kF16, DType::kBF16, 6);
+  }
+}
+
+TEST_P(MatmulBackendTest, MatchesTheOracleForQuantizedMatrices) {
+  const HostMatrix matrix = RandomActivations(DType::kBF16, 48, 320, 7);
+  for (const Variant& variant : AllVariants()) {
+    if (variant.spec.has_group_index) continue;  // comes from checkpoints, not from quantizing
+    SCOPED_TRACE(variant.name);
+    const auto quantized = Quantize(matrix.view(), variant.SpecOf(48, 320));
+    ASSERT_TRUE(quantized.ok()) << quantized.status();
+    Layer layer(GetParam(), runner_, *quantized);
+    layer.ExpectOracle(3, DType::kBF16, DType::kBF16, 8);
+    layer.ExpectOracle(40, DType::kF16, DType::kF32, 9);
+  }
+}
+
+TEST_P(MatmulBackendTest, SixteenBitResultsOverflowToInfinityOnlyAtTheEnd) {
+  WeightSpec spec;
+  spec.format = Format::kDense;
+  spec.dtype = DType::kF32;
+  spec.n = 2;
+  spec.k = 64;
+  HostMatrix w(DType::kF32, 2, 64);
+  for (int64_t k = 0; k < 64; ++k) {
+    w.Set(0, k, 1.0f);
+    w.Set(1, k, k < 32 ? 1.0f : -1.0f);  // partial sums past the range of F16, result 0
+  }
+  CanonicalWeight weight;
+  weight.spec = spec;
+  weight.codes = ToHostBytes(w);
+  const auto uploaded = runner_.Upload(weight);
+  HostMatrix x(DType::kF16, 1, 64);
+  for (int64_t k = 0; k < 64; ++k) x.Set(0, k, 60000.0f);
+  const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF16);
+  EXPECT_TRUE(std::isinf(y.At(0, 0)));
+  EXPECT_EQ(y.At(0, 1), 0.0f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MatmulBackendTest, ::testing::ValuesIn(AllBackends()),
+                         ::testing::PrintToStringParamName());
+
+// FP8 weights with quantized activations.
+class QuantizedActivationsTest : public ::testing::TestWithParam<BackendAndVariant> {
+ protected:
+  static constexpr int64_t kN = 37;
+  static constexpr int64_t kK = 300;
+  const Backend backend_ = std::get<0>(GetParam());
+  Runner runner_{*DevicesOf(backend_)[0]};
+  Layer layer_{backend_, runner_, RandomWeight(std::get<1>(GetParam()).SpecOf(kN, kK), 20)};
+};
+
+TEST_P(QuantizedActivationsTest, QuantizesAsTheOutputQuantizerDoes) {
+  uint64_t seed = 21;
+  for (const QuantMode mode : {QuantMode::kPerToken, QuantMode::kPerGroup, QuantMode::kStatic}) {
+    for (const DType dtype : kFloatTypes) {
+      for (const int64_t m : {1, 2, 9, 70}) {
+        // Saturates the largest activations, which reach 2.
+        const OutputQuant quant{mode, 0.004f};
+        const HostMatrix x = RandomActivations(dtype, m, kK, ++seed);
+        const auto doubles = DecodeActivations(QuantizeReference(x, quant, DType::kF8E4M3), mode);
+        SCOPED_TRACE(QuantModeName(mode));
+        layer_.ExpectOracle({.x = x, .activation = mode, .static_scale = quant.static_scale},
+                            DType::kF32, doubles, layer_.Oracle(doubles, m));
+      }
+    }
+  }
+}
+
+TEST_P(QuantizedActivationsTest, TakesQuantizedActivationsWithTheirScales) {
+  uint64_t seed = 50;
+  for (const QuantMode mode : {QuantMode::kPerToken, QuantMode::kPerGroup}) {
+    for (const bool repeat : {false, true}) {
+      for (const int64_t m : {1, 2, 9, 70}) {
+        const HostMatrix x = RandomActivations(DType::kF32, m, kK, ++seed);
+        QuantizedRows rows = QuantizeReference(x, {mode, 1.0f}, DType::kF8E4M3);
+        if (repeat) rows.scales = rows.scales.Rows(0, 1);
+        const auto doubles = DecodeActivations(rows, mode);
+        SCOPED_TRACE(QuantModeName(mode));
+        layer_.ExpectOracle(
+            {.x = rows.codes, .activation = mode, .x_scales = rows.scales, .repeat_scales = repeat},
+            DType::kF32, doubles, layer_.Oracle(doubles, m));
+      }
+    }
+  }
+}
+
+TEST_P(QuantizedActivationsTest, NanAndInfinityStayInTheirRows) {
+  for (const QuantMode mode : {QuantMode::kPerToken, QuantMode::kPerGroup, QuantMode::kStatic}) {
+    SCOPED_TRACE(QuantModeName(mode));
+    HostMatrix x = RandomActivations(DType::kBF16, 6, kK, 70);
+    x.Set(1, 5, std::numeric_limits<float>::quiet_NaN());
+    x.Set(3, 7, -std::numeric_limits<float>::infinity());
+    for (int64_t k = 0; k < kK; ++k) x.Set(4, k, 0.0f);
+    const OutputQuant quant{mode, 0.01f};
+    const auto doubles = DecodeActivations(QuantizeReference(x, quant, DType::kF8E4M3), mode);
+    layer_.ExpectOracle({.x = x, .activation = mode, .static_scale = quant.static_scale},
+                        DType::kF32, doubles, layer_.Oracle(doubles, 6));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, QuantizedActivationsTest,
+                         ::testing::Combine(::testing::ValuesIn(AllBackends()),
+                                            ::testing::ValuesIn(Fp8Variants())),
+                         NameOf);
+
+}  // namespace
+}  // namespace nibble::conformance
