@@ -70,7 +70,7 @@ if command -v nvcc >/dev/null && [[ -d kernels/cuda ]]; then
   preset=cuda-release
 fi
 echo "building preset $preset"
-if ! { cmake --preset "$preset" && cmake --build --preset "$preset" -j "$jobs" --target nibbled nibble; } \
+if ! { cmake --preset "$preset" && cmake --build --preset "$preset" -j "$jobs" --target nibbled nibble_cli; } \
   >"$scratch/build.log" 2>&1; then
   echo "quickstart.sh: the build failed; its last lines:" >&2
   tail -n 40 "$scratch/build.log" >&2

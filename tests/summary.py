@@ -4,7 +4,7 @@
 usage: summary.py REPORT...
 
 A test that was skipped is neither and is named. A test that could not start (its program is missing)
-has failed, and so has a report without tests.
+has failed, and so has a report that cannot be read. No test at all is an error.
 """
 
 import sys
@@ -18,9 +18,7 @@ def main(reports):
             cases = xml.etree.ElementTree.parse(report).getroot().findall("testcase")
         except (OSError, xml.etree.ElementTree.ParseError) as error:
             cases = []
-            print(f"{report}: {error}")
-        if not cases:
-            failed.append(report)
+            failed.append(f"{report}: {error}")
         for case in cases:
             name, status = case.get("name"), case.get("status")
             reason = case.find("skipped")
