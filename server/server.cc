@@ -271,6 +271,7 @@ void GrpcServer::Drain() {
     if (weights_ != nullptr) weights_->StopLoads();
     health_.EndWatches();
     if (linear_ != nullptr) linear_->DrainStreams();
+    if (engine_ != nullptr) engine_->StopAccepting();
     // Calls that have been accepted run to their end; calls that outlast the deadline are
     // cancelled.
     ShutDownListeners();

@@ -39,7 +39,7 @@ bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
     DropExpired(now, visit.ended);
     const bool idle = running_ < options_.batches_in_flight;
     if (const Request* oldest = queue_.Oldest(); oldest != nullptr && idle) {
-      const bool ripe = oldest->submitted + options_.max_queue_delay <= now;
+      const bool ripe = !accepting_ || oldest->submitted + options_.max_queue_delay <= now;
       taken = queue_.Take(ripe, formed.batch, formed.requests);
     }
     if (taken) ++running_;
@@ -168,8 +168,7 @@ void Batcher::Impl::Cancel(Ticket ticket) {
 }
 
 void Batcher::Impl::StopAccepting() {
-  std::lock_guard lock(mutex_);
-  accepting_ = false;
+  Enter([&](Ended&) { accepting_ = false; });
 }
 
 void Batcher::Impl::FailQueued(const absl::Status& status) {

@@ -141,7 +141,8 @@ class Batcher {
   // pieces in flight are done. Does nothing for a ticket that has ended.
   void Cancel(Ticket ticket);
 
-  // Refuses new work from now on; what was accepted goes on.
+  // Refuses new work from now on; what was accepted goes on, and is no longer held for
+  // max_queue_delay.
   void StopAccepting();
   // Ends everything that is queued and not in flight with `status`, an error. Rows of a request
   // that are queued while others of it are in flight are dropped too; it ends when those are done.

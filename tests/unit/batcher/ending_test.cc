@@ -249,6 +249,15 @@ TEST_F(BatcherTest, StopAcceptingRefusesTheNewAndFinishesTheOld) {
   EXPECT_EQ(batcher_->pending(), 0);
 }
 
+TEST_F(BatcherTest, StopAcceptingEndsTheHold) {
+  Start({.max_queue_delay = microseconds(100)});
+  const int a = Send(1, 1);
+  EXPECT_FALSE(Ended(a));
+  batcher_->StopAccepting();
+  executor_.Release();
+  EXPECT_EQ(Code(a), absl::StatusCode::kOk);
+}
+
 TEST_F(BatcherTest, FailQueuedEndsWhatIsQueuedAndNotWhatIsInFlight) {
   Start({.max_batch_rows = 4});
   const int big = Send(1, 6);
