@@ -108,9 +108,9 @@ void Progress::Update(int64_t bytes_done, int64_t bytes_total, std::string_view 
   const auto step = static_cast<int64_t>(share * (io_.err_is_terminal ? 1000.0 : 10.0));
   if (step == shown_) return;
   shown_ = step;
-  const std::string line = fmt::format("{} {:3.0f} %  {} of {}{}{}", label_, share * 100.0,
-                                       FormatBytes(bytes_done), FormatBytes(bytes_total),
-                                       detail.empty() ? "" : "  ", detail);
+  const std::string line =
+      fmt::format("{} {:3.0f} %  {} of {}{}{}", label_, share * 100.0, FormatBytes(bytes_done),
+                  FormatBytes(bytes_total), detail.empty() ? "" : "  ", detail);
   if (io_.err_is_terminal) {
     io_.err << "\r\033[K" << line << std::flush;
     open_line_ = true;

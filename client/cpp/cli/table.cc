@@ -98,12 +98,11 @@ const std::map<std::string, v1::QuantMode>& QuantModeFlags() {
 }
 
 const std::map<std::string, v1::WeightFormat>& WeightFormatFlags() {
-  static const std::map<std::string, v1::WeightFormat> names = {
-      {"dense", v1::WEIGHT_FORMAT_DENSE},
-      {"nf4", v1::WEIGHT_FORMAT_NF4},
-      {"fp4", v1::WEIGHT_FORMAT_FP4},
-      {"int4", v1::WEIGHT_FORMAT_INT4},
-      {"fp8", v1::WEIGHT_FORMAT_FP8}};
+  static const std::map<std::string, v1::WeightFormat> names = {{"dense", v1::WEIGHT_FORMAT_DENSE},
+                                                                {"nf4", v1::WEIGHT_FORMAT_NF4},
+                                                                {"fp4", v1::WEIGHT_FORMAT_FP4},
+                                                                {"int4", v1::WEIGHT_FORMAT_INT4},
+                                                                {"fp8", v1::WEIGHT_FORMAT_FP8}};
   return names;
 }
 
@@ -140,7 +139,8 @@ std::string FormatText(const v1::FormatSpec& format) {
       if (format.nested()) text += " nested";
       break;
     case v1::WEIGHT_FORMAT_INT4:
-      text += format.group_size() == -1 ? " group all" : fmt::format(" group {}", format.group_size());
+      text +=
+          format.group_size() == -1 ? " group all" : fmt::format(" group {}", format.group_size());
       if (format.zero_points()) text += " zero-points";
       if (format.act_order()) text += " act-order";
       break;

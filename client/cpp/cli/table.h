@@ -12,7 +12,8 @@
 
 namespace nibble::cli {
 
-// Columns two spaces apart, each as wide as its widest cell. Cells of a column marked '>' stand right,
+// Columns two spaces apart, each as wide as its widest cell. Cells of a column marked '>' stand
+// right,
 // '<' left.
 class Table {
  public:
