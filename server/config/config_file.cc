@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "server/log/utf8.h"
+#include "server/log/escape.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/exceptions.h"
 #include "yaml-cpp/parser.h"

@@ -2,6 +2,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "server/log/escape.h"
 
 namespace nibble::server {
 namespace {
@@ -11,8 +12,11 @@ constexpr size_t kMaxQuotedBytes = 200;
 }  // namespace
 
 std::string Quote(std::string_view text) {
-  if (text.size() <= kMaxQuotedBytes) return fmt::format("{:?}", text);
-  return fmt::format("{:?}... ({} bytes)", text.substr(0, kMaxQuotedBytes), text.size());
+  std::string quoted = "\"";
+  AppendEscaped(text.substr(0, kMaxQuotedBytes), &quoted);
+  quoted += '"';
+  if (text.size() > kMaxQuotedBytes) quoted += fmt::format("... ({} bytes)", text.size());
+  return quoted;
 }
 
 void Faults::Add(std::string_view where, std::string_view what) {

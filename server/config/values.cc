@@ -4,7 +4,7 @@
 
 #include "fmt/format.h"
 #include "server/config/options.h"
-#include "server/log/utf8.h"
+#include "server/log/escape.h"
 
 namespace nibble::server {
 namespace {

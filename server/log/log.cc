@@ -3,7 +3,7 @@
 #include <iterator>
 #include <memory>
 
-#include "server/log/utf8.h"
+#include "server/log/escape.h"
 #include "spdlog/logger.h"
 #include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -55,55 +55,26 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-// Controls of ASCII and Latin-1, and the line separators: what can end a line or drive a terminal.
-bool IsControl(uint32_t code_point) {
-  return code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0) || code_point == 0x2028 ||
-         code_point == 0x2029;
+bool IsPlainWord(std::string_view value) {
+  return !value.empty() && value.find_first_of(" =\"\\") == std::string_view::npos;
 }
 
-// Appends `value` bare where it is one plain word, else in quotes with the escapes of JSON. A byte
-// that is not UTF-8 becomes the four characters \xNN: their backslash is itself escaped, because
-// readers of logfmt know no escape for a byte.
+// Appends `value` bare where it is one plain word, else in quotes and escaped.
 void AppendValue(std::string_view value, std::string* line) {
   size_t omitted = 0;
   if (value.size() > kMaxValueBytes) {
     omitted = value.size() - kMaxValueBytes;
     value = value.substr(0, kMaxValueBytes);
   }
-  bool quote = value.empty() || omitted > 0;
   std::string text;
-  auto out = std::back_inserter(text);
-  while (!value.empty()) {
-    uint32_t code_point = 0;
-    const size_t length = DecodeUtf8(value, &code_point);
-    if (length == 0) {
-      quote = true;
-      fmt::format_to(out, "\\\\x{:02x}", static_cast<unsigned char>(value[0]));
-      value.remove_prefix(1);
-      continue;
-    }
-    quote = quote || code_point <= ' ' || code_point == '=' || code_point == '"' ||
-            code_point == '\\' || IsControl(code_point);
-    if (code_point == '"' || code_point == '\\') {
-      text += '\\';
-      text += static_cast<char>(code_point);
-    } else if (code_point == '\n') {
-      text += "\\n";
-    } else if (code_point == '\t') {
-      text += "\\t";
-    } else if (code_point == '\r') {
-      text += "\\r";
-    } else if (IsControl(code_point)) {
-      fmt::format_to(out, "\\u{:04x}", code_point);
-    } else {
-      text += value.substr(0, length);
-    }
-    value.remove_prefix(length);
+  const bool escaped = AppendEscaped(value, &text);
+  if (omitted == 0 && !escaped && IsPlainWord(value)) {
+    *line += text;
+  } else if (omitted == 0) {
+    fmt::format_to(std::back_inserter(*line), "\"{}\"", text);
+  } else {
+    fmt::format_to(std::back_inserter(*line), "\"{}... ({} more bytes)\"", text, omitted);
   }
-  if (omitted > 0) fmt::format_to(out, "... ({} more bytes)", omitted);
-  if (quote) *line += '"';
-  *line += text;
-  if (quote) *line += '"';
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ TEST(ConfigTest, AnyNumberOfFaultsIsListedUpToFifty) {
 TEST(ConfigTest, FaultsStayOnTheirLineAndShort) {
   const std::string faults = FaultsOf({"--log-level=a\nb\x1b\xff"});
   EXPECT_THAT(LinesOf(faults), SizeIs(1));
-  EXPECT_THAT(faults, HasSubstr("\"a\\nb\\x1b\\xff\""));
+  EXPECT_THAT(faults, HasSubstr("\"a\\nb\\u001b\\\\xff\""));
   EXPECT_THAT(FaultsOf({std::string("--log-level=").append(100000, 'a')}).size(),
               ::testing::Lt(400u));
 }
@@ -287,7 +287,7 @@ TEST(ConfigTest, ABatchFitsTheQueue) {
 TEST(ConfigTest, TextIsUtf8) {
   EXPECT_EQ(FaultsOf({"--weights-root=/größe"}), "");
   EXPECT_EQ(FaultsOf({"--weights-root=/\xff"}),
-            "--weights-root: expected UTF-8 text without a NUL, received \"/\\xff\"");
+            "--weights-root: expected UTF-8 text without a NUL, received \"/\\\\xff\"");
 }
 
 TEST(ConfigTest, HelpNamesEveryKeyAndItsDefault) {
