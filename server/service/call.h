@@ -14,6 +14,7 @@
 #include "server/executor/engine.h"
 #include "server/metrics/metrics.h"
 #include "server/service/auth.h"
+#include "server/service/call_tracker.h"
 #include "server/service/requests.h"
 
 namespace nibble::server {
@@ -28,6 +29,7 @@ struct ServiceContext {
   uint64_t max_message_bytes = 0;
   // Set once, before the listener closes: new requests are answered with kUnavailable.
   std::atomic<bool> draining{false};
+  CallTracker calls{};
 };
 
 // kUnavailable while draining, else what Authorize says.
@@ -62,7 +64,8 @@ void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t devi
 // One unary call. It deletes itself when gRPC is done with it.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(ServiceContext& service, RpcMetrics* rpc) : service_(service), meter_(service, rpc) {}
+  UnaryCall(ServiceContext& service, RpcMetrics* rpc)
+      : service_(service), live_(service.calls), meter_(service, rpc) {}
 
   // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
   // reactor is handed to gRPC.
@@ -75,6 +78,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   void End(const absl::Status& status);
 
   ServiceContext& service_;
+  const CallTracker::Live live_;
   RequestMeter meter_;
   size_t device_index_ = 0;
   std::optional<Batcher::Ticket> ticket_;

@@ -11,6 +11,7 @@ DequantizeCall::DequantizeCall(ServiceContext& service, const RequestBuilder& bu
                                const v1::DequantizeRequest& request)
     : service_(service),
       builder_(builder),
+      live_(service.calls),
       meter_(service, rpc),
       deadline_(DeadlineOf(context, service.clock)) {
   absl::Status status = Admit(service, context, Plane::kData);

@@ -25,6 +25,7 @@ class DequantizeCall final : public grpc::ServerWriteReactor<v1::DequantizeRespo
 
   ServiceContext& service_;
   const RequestBuilder& builder_;
+  const CallTracker::Live live_;
   RequestMeter meter_;
   const Clock::TimePoint deadline_;
   RequestBuilder::DequantizeRange range_;

@@ -18,7 +18,7 @@ class LoadCall final : public grpc::ServerWriteReactor<v1::LoadProgress> {
  public:
   // `stopping` outlives the call.
   LoadCall(ServiceContext& service, RpcMetrics* rpc, const std::atomic<bool>& stopping)
-      : service_(service), stopping_(stopping), meter_(service, rpc) {}
+      : service_(service), stopping_(stopping), live_(service.calls), meter_(service, rpc) {}
 
   // On a worker thread, or in the handler for a refusal: loads and ends the call.
   void Run(const std::string& weights_root, const v1::LoadRequest& request);
@@ -37,6 +37,7 @@ class LoadCall final : public grpc::ServerWriteReactor<v1::LoadProgress> {
 
   ServiceContext& service_;
   const std::atomic<bool>& stopping_;
+  const CallTracker::Live live_;
   RequestMeter meter_;
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;

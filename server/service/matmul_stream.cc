@@ -14,6 +14,7 @@ MatmulStreamCall::MatmulStreamCall(ServiceContext& service, const RequestBuilder
                                    const grpc::CallbackServerContext& context)
     : service_(service),
       builder_(builder),
+      live_(service.calls),
       rpc_(rpc),
       registry_(registry),
       deadline_(DeadlineOf(context, service.clock)),

@@ -54,6 +54,7 @@ class MatmulStreamCall final
 
   ServiceContext& service_;
   const RequestBuilder& builder_;
+  const CallTracker::Live live_;
   RpcMetrics* const rpc_;
   StreamRegistry& registry_;
   const Clock::TimePoint deadline_;

@@ -40,6 +40,7 @@ absl::StatusOr<ConstMatrixView> MatrixShape(const v1::MatrixUpload& matrix, int6
 UploadCall::UploadCall(ServiceContext& service, RpcMetrics* rpc, uint64_t max_upload_bytes,
                        WorkerPool& workers, absl::Status admitted, v1::UploadResponse* response)
     : service_(service),
+      live_(service.calls),
       meter_(service, rpc),
       max_upload_bytes_(max_upload_bytes),
       workers_(workers),

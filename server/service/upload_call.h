@@ -31,6 +31,7 @@ class UploadCall final : public grpc::ServerReadReactor<v1::UploadRequest> {
   void End(const absl::Status& status);
 
   ServiceContext& service_;
+  const CallTracker::Live live_;
   RequestMeter meter_;
   const uint64_t max_upload_bytes_;
   WorkerPool& workers_;

@@ -111,7 +111,8 @@ absl::Status DescribeInto(const WeightStore& store, const std::string& name,
 // Answered when the memory is free, which may be long after the handler has returned.
 class UnloadCall final : public grpc::ServerUnaryReactor {
  public:
-  UnloadCall(ServiceContext& service, RpcMetrics* rpc) : meter_(service, rpc) {}
+  UnloadCall(ServiceContext& service, RpcMetrics* rpc)
+      : live_(service.calls), meter_(service, rpc) {}
   void OnDone() override { delete this; }
   void End(const absl::Status& status) {
     meter_.Finished(status);
@@ -119,6 +120,7 @@ class UnloadCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
+  const CallTracker::Live live_;
   RequestMeter meter_;
 };
 

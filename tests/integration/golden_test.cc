@@ -154,7 +154,7 @@ TEST_P(GoldenRpc, DescribeAndListTellTheLayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllCheckpoints, GoldenRpc, ::testing::ValuesIn(GoldenNames()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 }  // namespace
 }  // namespace nibble::testing

@@ -171,7 +171,9 @@ TEST_F(Requests, QuantizedActivationsAreServed) {
     const grpc::Status status = Matmul(*stubs_, request, &response);
     ASSERT_TRUE(status.ok()) << status.error_message();
     EXPECT_EQ(response.y().dtype(), v1::DTYPE_BF16);
-    if (!previous.empty()) EXPECT_EQ(response.y().data(), previous);
+    if (!previous.empty()) {
+      EXPECT_EQ(response.y().data(), previous);
+    }
     previous = response.y().data();
   }
 }
