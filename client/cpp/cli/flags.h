@@ -41,7 +41,7 @@ CLI::Option* AddNamedFlag(CLI::App& app, const std::string& flag, T& target,
             }
             target = found->second;
           },
-          fmt::format("{}: {}", description, list))
+          fmt::format("{} ({})", description, list))
       ->type_name("NAME");
 }
 

@@ -251,6 +251,8 @@ absl::StatusOr<QuantReport> CheckQuantized(const Rounded& v, const v1::OutputQua
       return s;
     }
     received_scales = client::FloatsFromTensor(scales).value();
+  } else if (!scales.data().empty()) {
+    return absl::InvalidArgumentError("scales: expected none in this mode, received some");
   }
   QuantReport report;
   report.rows = v.rows;

@@ -175,14 +175,13 @@ struct QuantCase {
   v1::Tensor y;
   v1::Tensor scales;
 
-  QuantCase() {
+  explicit QuantCase(float scale = 2.0f / 127.0f) {
     quant.set_mode(v1::QUANT_MODE_PER_TOKEN);
     quant.set_dtype(v1::DTYPE_I8);
-    const float scale = 2.0f / 127.0f;
-    y = client::TensorFromFloats(
-            std::vector<float>{1.0f / scale, -0.5f / scale, 0.25f / scale, 127, 0, 0, 0, 0}, {2, 4},
-            v1::DTYPE_I8)
-            .value();
+    std::vector<float> codes;
+    for (size_t i = 0; i < v.values.size(); ++i)
+      codes.push_back(i < 4 ? v.values[i] / scale : 0.0f);
+    y = client::TensorFromFloats(codes, {2, 4}, v1::DTYPE_I8).value();
     scales = client::TensorFromFloats(std::vector<float>{scale, 0x1p-100f}, {2, 1}, v1::DTYPE_F32)
                  .value();
   }
@@ -201,24 +200,27 @@ TEST(QuantCheckTest, OneStepIsAllowedAndTwoAreNot) {
   test.y.mutable_data()->at(3) = 125;
   EXPECT_FALSE(test.Check().ok());
   EXPECT_THAT(test.Check().Text(),
-              HasSubstr("first wrong: row 0, column 3, expected 127, received 125"));
+              HasSubstr("first wrong: row 0, column 3: expected 127, received 125"));
 }
 
 TEST(QuantCheckTest, AWrongScaleFails) {
+  EXPECT_TRUE(QuantCase(2.0f / 127.0f * (1.0f + 2e-7f)).Check().ok());
+  const QuantCase neighbour((2.0f + 0x1p-6f) / 127.0f);  // what the next BF16 gives
+  EXPECT_TRUE(neighbour.Check().ok()) << neighbour.Check().Text();
+  EXPECT_EQ(neighbour.Check().scales_one_step, 1);
+  QuantCase wrong(2.0f / 126.0f);
+  EXPECT_FALSE(wrong.Check().ok());
+  EXPECT_EQ(wrong.Check().scales_wrong, 1);
+  wrong.scales.Clear();
+  EXPECT_FALSE(cli::CheckQuantized(wrong.v, wrong.quant, wrong.y, wrong.scales).ok());
+}
+
+TEST(QuantCheckTest, ScalesWhereThereAreNoneToBeAreAnError) {
   QuantCase test;
-  const auto set_scale = [&](float scale) {
-    client::EncodeElement(scale, v1::DTYPE_F32, test.scales.mutable_data()->data());
-  };
-  set_scale(2.0f / 127.0f * (1.0f + 2e-7f));
-  EXPECT_TRUE(test.Check().ok());
-  set_scale((2.0f + 0x1p-6f) / 127.0f);  // what the next BF16 gives
-  EXPECT_TRUE(test.Check().ok()) << test.Check().Text();
-  EXPECT_EQ(test.Check().scales_one_step, 1);
-  set_scale(2.0f / 126.0f);
-  EXPECT_FALSE(test.Check().ok());
-  EXPECT_EQ(test.Check().scales_wrong, 1);
-  test.scales.Clear();
+  test.quant.set_mode(v1::QUANT_MODE_STATIC);
+  test.quant.set_static_scale(2.0f / 127.0f);
   EXPECT_FALSE(cli::CheckQuantized(test.v, test.quant, test.y, test.scales).ok());
+  EXPECT_TRUE(cli::CheckQuantized(test.v, test.quant, test.y, {}).value().ok());
 }
 
 TEST(QuantCheckTest, NaNIsNotANeighbourOfTheLargestCode) {

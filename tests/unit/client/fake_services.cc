@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "nibble/client_tensor.h"
 
@@ -28,7 +29,7 @@ class HeldCall final : public grpc::ServerUnaryReactor {
 
 // Codes and scales of v [M, d], in binary32, straight from the wire's definitions.
 void Quantize(const std::vector<float>& v, int64_t d, const v1::OutputQuant& quant, v1::DType x,
-              v1::Tensor& y, v1::Tensor& scales) {
+              v1::Tensor& y, std::optional<v1::Tensor>& scales) {
   const int64_t m = static_cast<int64_t>(v.size()) / d;
   if (quant.mode() == v1::QUANT_MODE_NONE) {
     y = client::TensorFromFloats(v, {m, d}, x).value();
@@ -159,7 +160,9 @@ grpc::Status FakeLinear::NormQuant(grpc::ServerContext* context,
       h[row + i] = RoundTo(dtype, RoundTo(dtype, h[row + i] * scale) * gamma[i]);
     }
   }
-  Quantize(h, d, request->quant(), dtype, *response->mutable_y(), *response->mutable_scales());
+  std::optional<v1::Tensor> scales;
+  Quantize(h, d, request->quant(), dtype, *response->mutable_y(), scales);
+  if (scales) *response->mutable_scales() = *scales;
   response->mutable_info()->set_kernel("fake_norm");
   response->set_request_id(request->request_id());
   return grpc::Status::OK;
@@ -180,7 +183,9 @@ grpc::Status FakeLinear::SiluMulQuant(grpc::ServerContext* context,
       v.push_back(RoundTo(dtype, silu * x[row + static_cast<size_t>(d) + i]));
     }
   }
-  Quantize(v, d, request->quant(), dtype, *response->mutable_y(), *response->mutable_scales());
+  std::optional<v1::Tensor> scales;
+  Quantize(v, d, request->quant(), dtype, *response->mutable_y(), scales);
+  if (scales) *response->mutable_scales() = *scales;
   response->mutable_info()->set_kernel("fake_silu");
   return grpc::Status::OK;
 }
