@@ -38,7 +38,7 @@ absl::StatusOr<LayerPlan> PlanAwq(const Context& context, const std::string& pre
                           GroupSize(config.group_size, config.per_layer, spec.k, groups));
 
   const PackedZeros packed = {PackedZeros::Layout::kInterleaved, zeros->data, spec.n, groups, 0};
-  DescribeZeroPoints(packed, &spec);
+  DescribeZeroPoints(packed, packed.Histogram(), &spec);
   NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
   plan.repack = [words, scales, packed, groups](CanonicalWeight* out) {
     const WeightSpec& s = out->spec;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "fmt/format.h"
@@ -99,10 +100,11 @@ absl::Status ReadQuantState(const TensorEntry& entry, CanonicalWeight* weight) {
   if (offset == state.end() || !offset->is_number()) {
     return Field("nested_offset", "a number", state);
   }
-  weight->nested_offset = static_cast<float>(offset->get<double>());
-  if (!std::isfinite(weight->nested_offset)) {
+  const auto value = offset->get<double>();
+  if (!(std::abs(value) <= std::numeric_limits<float>::max())) {
     return Field("nested_offset", "a finite binary32", state);
   }
+  weight->nested_offset = static_cast<float>(value);
   return absl::OkStatus();
 }
 

@@ -203,10 +203,13 @@ absl::Status CheckCompanion(const Context& context, std::string_view name) {
     if (!companion.or_leader.empty() && context.Find(*prefix, companion.or_leader) != nullptr) {
       continue;
     }
+    std::string wanted = Quoted(fmt::format("{}{}", *prefix, companion.leader));
+    if (!companion.or_leader.empty()) {
+      wanted += fmt::format(" or {}", Quoted(fmt::format("{}{}", *prefix, companion.or_leader)));
+    }
     return InLayer(*prefix,
                    absl::InvalidArgumentError(fmt::format(
-                       "tensor {} is missing, its companion {} is present",
-                       Quoted(fmt::format("{}{}", *prefix, companion.leader)), Quoted(name))));
+                       "tensor {} is missing, its companion {} is present", wanted, Quoted(name))));
   }
   return absl::OkStatus();
 }

@@ -29,14 +29,14 @@ absl::Status InFile(std::string_view file, const absl::Status& status) {
 // The text of a file; empty where there is none.
 absl::StatusOr<std::string> ReadText(const fs::path& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) return std::string();
+  if (!fs::exists(path, error) && !error) return std::string();
   if (!fs::is_regular_file(path, error)) {
     return absl::InvalidArgumentError(fmt::format("{}: not a regular file", path.string()));
   }
   const uintmax_t size = fs::file_size(path, error);
-  if (error || size > kMaxTextBytes) {
+  if (error || size == 0 || size > kMaxTextBytes) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: expected at most {} bytes, received {}", path.string(), kMaxTextBytes,
+        fmt::format("{}: expected 1 to {} bytes, received {}", path.string(), kMaxTextBytes,
                     error ? error.message() : fmt::format("{}", size)));
   }
   std::string text(static_cast<size_t>(size), '\0');
@@ -50,7 +50,7 @@ absl::StatusOr<std::string> ReadText(const fs::path& path) {
 // A file name out of a JSON text must stay in its directory.
 absl::Status CheckFileName(std::string_view name) {
   if (name.empty() || name == "." || name.find("..") != std::string_view::npos ||
-      name.find_first_of("/\\") != std::string_view::npos) {
+      name.find_first_of(std::string_view("/\\\0", 3)) != std::string_view::npos) {
     return absl::InvalidArgumentError(
         fmt::format("expected a file name without a path, received {}", Quoted(name)));
   }

@@ -1,6 +1,8 @@
 // GPTQ with 4 bits: v1 and v2 zero points, act-order, group and column scales.
 // Layout: AutoGPTQ auto_gptq/nn_modules/qlinear/qlinear_cuda.py; GPTQModel
 // gptqmodel/utils/model.py (v1 and v2).
+#include <array>
+
 #include "fmt/format.h"
 #include "server/checkpoint/dialect.h"
 #include "server/checkpoint/int4.h"
@@ -19,9 +21,8 @@ absl::StatusOr<int64_t> LayerBits(const QuantConfig& config, int64_t n, const Te
     if (bits > 0 && bits <= 32 && fits(bits)) return bits;
   }
   return absl::InvalidArgumentError(
-      fmt::format("qzeros: expected {} columns of {}-bit fields for {} outputs, "
-                  "received {}",
-                  CeilDiv(n * 4, 32), 4, n, Describe(zeros)));
+      fmt::format("qzeros: expected {} columns of 4-bit fields for {} outputs, received {}",
+                  CeilDiv(n, 8), n, Describe(zeros)));
 }
 
 // True where zero points are stored as they are, false where they are stored minus one.
@@ -35,10 +36,11 @@ absl::StatusOr<bool> StoresPlainZeros(const QuantConfig& config) {
 
 // A symmetric layer has one zero point, 8. All fields off by one mean that the label of the
 // checkpoint names the wrong version, which would shift every weight by one step.
-absl::Status CheckLabel(const QuantConfig& config, bool plain, const PackedZeros& zeros) {
+absl::Status CheckLabel(const QuantConfig& config, bool plain, int64_t fields,
+                        const std::array<int64_t, 16>& counts) {
   if (!config.sym.value_or(true)) return absl::OkStatus();
   const size_t suspect = plain ? 7 : 8;
-  if (zeros.Histogram()[suspect] != zeros.n * zeros.groups) return absl::OkStatus();
+  if (counts[suspect] != fields) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format(
       "qzeros: every field is {} in a symmetric checkpoint labelled {}, so the label is likely "
       "wrong; set checkpoint_format to \"{}\", or sym to false if the zero point really is {}",
@@ -97,9 +99,10 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
 
   const PackedZeros packed = {PackedZeros::Layout::kAlongColumns, zeros->data, spec.n, groups,
                               plain_zeros ? 0 : 1};
-  NIBBLE_RETURN_IF_ERROR(CheckLabel(config, plain_zeros, packed));
-  DescribeZeroPoints(packed, &spec);
-  if (const int64_t wrapped = plain_zeros ? 0 : packed.Histogram()[15]; wrapped > 0) {
+  const std::array<int64_t, 16> counts = packed.Histogram();
+  NIBBLE_RETURN_IF_ERROR(CheckLabel(config, plain_zeros, spec.n * groups, counts));
+  DescribeZeroPoints(packed, counts, &spec);
+  if (const int64_t wrapped = plain_zeros ? 0 : counts[15]; wrapped > 0) {
     context.notices->Add(
         "zero points stored as 15 in the v1 form are read as 0; other readers take some for 16",
         fmt::format("{}.qzeros ({} of {})", prefix, wrapped, spec.n * groups));

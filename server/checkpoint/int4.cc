@@ -63,8 +63,9 @@ absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index,
   return absl::OkStatus();
 }
 
-void DescribeZeroPoints(const PackedZeros& zeros, WeightSpec* spec) {
-  const int64_t eights = zeros.Histogram()[static_cast<size_t>((8 - zeros.add) & 15)];
+void DescribeZeroPoints(const PackedZeros& zeros, const std::array<int64_t, 16>& counts,
+                        WeightSpec* spec) {
+  const int64_t eights = counts[static_cast<size_t>((8 - zeros.add) & 15)];
   spec->has_zero_points = eights != zeros.n * zeros.groups;
 }
 

@@ -2,6 +2,7 @@
 #ifndef NIBBLE_SERVER_CHECKPOINT_INT4_H_
 #define NIBBLE_SERVER_CHECKPOINT_INT4_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -22,8 +23,9 @@ absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, bool per_la
 absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index, int64_t groups,
                               CanonicalWeight* weight);
 
-// Sets has_zero_points unless every zero point is 8.
-void DescribeZeroPoints(const PackedZeros& zeros, WeightSpec* spec);
+// Sets has_zero_points unless every zero point is 8. `counts` is zeros.Histogram().
+void DescribeZeroPoints(const PackedZeros& zeros, const std::array<int64_t, 16>& counts,
+                        WeightSpec* spec);
 
 // The element of `index`, I32, that belongs to input k.
 int32_t GroupAt(const TensorEntry& index, int64_t k);

@@ -118,7 +118,7 @@ absl::StatusOr<LayerPlan> PlanPackQuantized(const Context& context, const std::s
   const TensorEntry* zeros = context.Find(prefix, ".weight_zero_point");
   if (zeros != nullptr) {
     NIBBLE_ASSIGN_OR_RETURN(packed, ReadZeros(*zeros, spec.n, groups));
-    DescribeZeroPoints(packed, &spec);
+    DescribeZeroPoints(packed, packed.Histogram(), &spec);
   }
   NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
   const bool canonical_codes = spec.k % 8 == 0;

@@ -134,7 +134,7 @@ absl::StatusOr<QuantConfig> ReadQuantization(const json& object, std::string_vie
   }
   config.load_in_4bit = load_in_4bit.value_or(false);
   NIBBLE_RETURN_IF_ERROR(ReadString(object, "format", &config.format));
-  if (config.method == "gptq") config.checkpoint_format = config.format;
+  if (config.method.empty() || config.method == "gptq") config.checkpoint_format = config.format;
   NIBBLE_RETURN_IF_ERROR(ReadString(object, "checkpoint_format", &config.checkpoint_format));
   std::optional<bool> marlin;
   NIBBLE_RETURN_IF_ERROR(ReadBool(object, "is_marlin_format", &marlin));

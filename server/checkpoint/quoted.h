@@ -11,12 +11,18 @@ namespace nibble::checkpoint {
 // `text` in single quotes, control characters replaced by '?', cut after 200 bytes.
 inline std::string Quoted(std::string_view text) {
   constexpr size_t kMaxBytes = 200;
+  size_t shown = text.size();
+  if (shown > kMaxBytes) {
+    shown = kMaxBytes;
+    // Not within a UTF-8 sequence: messages stay valid text.
+    while (shown > 0 && (static_cast<unsigned char>(text[shown]) & 0xC0) == 0x80) --shown;
+  }
   std::string out = "'";
-  for (char c : text.substr(0, kMaxBytes)) {
+  for (char c : text.substr(0, shown)) {
     const auto byte = static_cast<unsigned char>(c);
     out += byte < 0x20 || byte == 0x7F ? '?' : c;
   }
-  out += text.size() > kMaxBytes ? "...'" : "'";
+  out += shown < text.size() ? "...'" : "'";
   return out;
 }
 

@@ -15,7 +15,7 @@ namespace nibble::checkpoint {
 
 // Limits of a header. The first is the format's; the others keep a small file from costing much.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-inline constexpr size_t kMaxHeaderEntries = 1'000'000;
+inline constexpr size_t kMaxHeaderEntries = 262'144;
 inline constexpr size_t kMaxRank = 64;
 inline constexpr size_t kMaxIgnoredDepth = 32;
 inline constexpr uint64_t kMaxDimension = uint64_t{1} << 62;

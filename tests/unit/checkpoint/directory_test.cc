@@ -168,6 +168,8 @@ TEST(DirectoryTest, FaultyIndexIsNamed) {
            Case{Index(R"("a.weight":"sub\\1.safetensors")"), "without a path"},
            Case{Index(R"("a.weight":"/etc/passwd")"), "without a path"},
            Case{Index(R"("a.weight":"..")"), "without a path"},
+           Case{Index(R"("a.weight":"1.safetensors\u0000")"), "without a path"},
+           Case{"", "expected 1 to"},
            Case{Index(R"("a.weight":"")"), "without a path"},
        }) {
     scratch.Write("model.safetensors.index.json", c.index);

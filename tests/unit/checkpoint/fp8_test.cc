@@ -207,7 +207,8 @@ TEST(Fp8Test, MissingScaleIsAnError) {
                 {"layer 'm.p'", "'m.p.weight_scale' is missing", "weight_scale_inv"});
   CheckpointBuilder orphan;
   orphan.AddFloats("m.p.weight_scale", DType::kF32, {1}, {1.0f});
-  ExpectRefused(orphan, kPlain, kInvalid, {"'m.p.weight' is missing", "m.p.weight_scale"});
+  ExpectRefused(orphan, kPlain, kInvalid,
+                {"'m.p.weight' or 'm.p.weight_packed' is missing", "m.p.weight_scale"});
   CheckpointBuilder both = layer.Build();
   both.AddFloats("m.p.weight_scale", DType::kF32, {1}, {1.0f})
       .AddFloats("m.p.weight_scale_inv", DType::kF32, {1}, {1.0f});

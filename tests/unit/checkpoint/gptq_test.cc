@@ -105,6 +105,9 @@ TEST(GptqTest, GptqModelSpellsTheVersionAsFormat) {
       LoadOnly(Build(layer, 0, false), Config(R"("group_size":16,"sym":false,"format":"gptq_v2")"))
           .decoded,
       layer.Expected());
+  ExpectSameBits(
+      LoadOnly(Build(layer, 0, false), R"({"bits":4,"sym":false,"format":"gptq_v2"})").decoded,
+      layer.Expected());
 }
 
 TEST(GptqTest, WrappedZerosAreCounted) {

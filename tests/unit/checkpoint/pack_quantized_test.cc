@@ -117,7 +117,7 @@ TEST(PackQuantizedTest, FaultsAreNamed) {
     CheckpointBuilder builder = Build(layer, Zeros::kPacked);
     builder.Remove("m.p." + suffix);
     ExpectRefused(builder, kConfig, kInvalid,
-                  {"layer 'm.p'", fmt::format("'m.p.{}' is missing", suffix)});
+                  {"layer 'm.p'", fmt::format("'m.p.{}'", suffix), "is missing"});
   }
   const auto shape = [&](std::vector<int64_t> values) {
     CheckpointBuilder builder = Build(layer, Zeros::kNone);

@@ -165,13 +165,13 @@ INSTANTIATE_TEST_SUITE_P(Files, MalformedTest, ::testing::ValuesIn(MalformedFile
 
 TEST(SafetensorsTest, EntriesAreBounded) {
   std::string header = "{";
-  for (int i = 0; i <= 1'000'000; ++i) {
+  for (int i = 0; i <= 262'144; ++i) {
     header += fmt::format(R"("{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}},)", i);
   }
   header.back() = '}';
   const auto file = Parse(Raw(header, 0));
   ASSERT_FALSE(file.ok());
-  ExpectStatus(file.status(), absl::StatusCode::kInvalidArgument, {"more than 1000000 entries"});
+  ExpectStatus(file.status(), absl::StatusCode::kInvalidArgument, {"more than 262144 entries"});
 }
 
 TEST(SafetensorsTest, ReadsTensorsAndMetadata) {
