@@ -1,6 +1,5 @@
 #include "kernels/cpu/convert.h"
 
-#include "kernels/cpu/targets.h"
 #include "nibble/numeric.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,7 +1,6 @@
 #include "kernels/cpu/matmul.h"
 
 #include "kernels/cpu/convert.h"
-#include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul.cc"

@@ -11,8 +11,8 @@
 namespace nibble::cpu {
 
 // y[i] = saturate(v[i] / scale), i in [0, cols): `dtype` is F8_E4M3 or I8. `scales` receives
-// ScalesPerRow(quant.mode, cols) F32 values, or is null for kStatic. A NaN makes the scale of its row
-// or group NaN, and the codes with it (I8: 0). `quant.mode` is not kNone.
+// ScalesPerRow(quant.mode, cols) F32 values, or is null for kStatic. A NaN makes the scale of its
+// row or group NaN, and the codes with it (I8: 0). `quant.mode` is not kNone.
 void QuantizeRow(const float* v, int64_t cols, const OutputQuant& quant, DType dtype, void* y,
                  void* scales);
 

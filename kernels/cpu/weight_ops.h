@@ -1,8 +1,7 @@
 // The ops over a packed weight: matmul and dequantize, spread over a thread pool.
 //
-// FP8 activations are widened first: x = f32(e4m3 code * scale), the code as the output quantizer
-// would choose it. One rounding of x against exact scales on partial sums costs one unit roundoff
-// per product, as much as the product's own accumulation.
+// Quantized activations are widened first: x = f32(e4m3 code * scale), the code as the output
+// quantizer would choose it.
 #ifndef NIBBLE_KERNELS_CPU_WEIGHT_OPS_H_
 #define NIBBLE_KERNELS_CPU_WEIGHT_OPS_H_
 
