@@ -30,6 +30,11 @@ namespace {
 // Clients may ping this often, with or without calls, without being sent away.
 constexpr int kMinPingIntervalMs = 10000;
 
+// While draining: how long no call may arrive before the listeners close, and how long connections
+// may then take to close.
+constexpr std::chrono::milliseconds kQuietTime{200};
+constexpr std::chrono::milliseconds kCloseTime{200};
+
 std::string_view StateName(WeightState state) {
   switch (state) {
     case WeightState::kLoading:
@@ -249,8 +254,8 @@ absl::Status GrpcServer::LoadModels() {
 }
 
 void GrpcServer::ShutDownListeners() {
-  const auto deadline =
-      std::chrono::system_clock::now() + std::chrono::milliseconds(config_.drain_timeout_ms);
+  // Connections that are idle and slow to close are not waited for.
+  const auto deadline = std::chrono::system_clock::now() + kCloseTime;
   std::thread control([&] {
     if (control_server_ != nullptr) control_server_->Shutdown(deadline);
   });
@@ -272,10 +277,18 @@ void GrpcServer::Drain() {
     health_.EndWatches();
     if (linear_ != nullptr) linear_->DrainStreams();
     if (engine_ != nullptr) engine_->StopAccepting();
-    // Calls that have been accepted run to their end; calls that outlast the deadline are
-    // cancelled.
+    bool finished = true;
+    if (context_ != nullptr) {
+      finished = context_->calls.WaitQuiet(
+          kQuietTime,
+          clock_->Now() + std::chrono::milliseconds(config_.drain_timeout_ms) + kQuietTime);
+    }
+    if (!finished) {
+      engine_->FailQueued(absl::UnavailableError("the drain timeout has passed"));
+    }
+    // Cancels what is left.
     ShutDownListeners();
-    log::Info("drain_done");
+    log::Info("drain_done", {{"all_finished", finished}});
   });
 }
 
