@@ -20,6 +20,9 @@ Json InfoJson(const v1::ExecutionInfo& info, int64_t wall_us) {
 
 std::vector<std::pair<std::string, std::string>> InfoPairs(const v1::ExecutionInfo& info,
                                                            int64_t wall_us) {
+  if (info.kernel().empty()) {  // no rows: nothing ran
+    return {{"wall", FormatMicros(static_cast<double>(wall_us))}};
+  }
   std::string rows = fmt::format("{}", info.batch_rows());
   if (info.batches() > 1) rows += fmt::format(" (split over {} batches)", info.batches());
   return {{"kernel", info.kernel()},

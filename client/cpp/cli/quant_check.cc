@@ -20,6 +20,8 @@ constexpr double kScaleTolerance = 1e-6;
 constexpr double kCodeShare = 1e-3;
 constexpr double kValueShare = 1e-2;
 constexpr double kF32Tolerance = 1e-5;
+// A step of the first rounding, in steps of v.
+constexpr int kValueSteps = 2;
 
 float Top(v1::DType code) { return code == v1::DTYPE_I8 ? 127.0f : 448.0f; }
 
@@ -72,9 +74,12 @@ class Comparer {
                                                   static_cast<double>(expected));
       return received;
     }
-    if (agrees(DynamicScale(Step(amax, 1), code_)) || agrees(DynamicScale(Step(amax, -1), code_))) {
-      ++report_.scales_one_step;
-      return received;
+    for (int steps = 1; steps <= kValueSteps; ++steps) {
+      if (agrees(DynamicScale(Step(amax, steps), code_)) ||
+          agrees(DynamicScale(Step(amax, -steps), code_))) {
+        ++report_.scales_one_step;
+        return received;
+      }
     }
     ++report_.scales_wrong;
     NoteWrong(fmt::format("scale of row {}, group {}: expected {:.9g}, received {:.9g}", row, group,
@@ -85,14 +90,14 @@ class Comparer {
   void CheckCode(int64_t row, int64_t col, float value, float scale, const void* received) {
     uint32_t expected = 0;
     client::EncodeElement(value / scale, code_, &expected);
-    CompareElements(row, col, &expected, received);
+    CompareElements(row, col, &expected, received, 1);
   }
 
   void CheckValue(int64_t row, int64_t col, float value, const void* received) {
     if (code_ != v1::DTYPE_F32) {
       uint32_t expected = 0;
       client::EncodeElement(value, code_, &expected);
-      CompareElements(row, col, &expected, received);
+      CompareElements(row, col, &expected, received, kValueSteps);
       return;
     }
     ++report_.compared;
@@ -108,17 +113,19 @@ class Comparer {
   float Step(float value, int steps) const {
     uint32_t bits = 0;
     client::EncodeElement(value, v_.dtype, &bits);
-    bits = bits == 0 && steps < 0 ? 0 : bits + static_cast<uint32_t>(steps);
+    const int64_t moved = std::max<int64_t>(static_cast<int64_t>(bits) + steps, 0);
+    bits = static_cast<uint32_t>(moved);
     return client::DecodeElement(&bits, v_.dtype);
   }
 
-  void CompareElements(int64_t row, int64_t col, const void* expected, const void* received) {
+  void CompareElements(int64_t row, int64_t col, const void* expected, const void* received,
+                       int64_t beside) {
     ++report_.compared;
     const int64_t distance = std::llabs(Ordinal(expected, code_) - Ordinal(received, code_));
     // The codes of NaN lie beside that of the largest value.
     const bool nan = std::isnan(client::DecodeElement(received, code_));
     if (distance == 0 && !nan) return;
-    if (distance == 1 && !nan) {
+    if (distance <= beside && !nan) {
       ++report_.one_step;
       return;
     }
@@ -300,10 +307,10 @@ bool QuantReport::ok() const {
 }
 
 std::string QuantReport::Text() const {
-  std::string text = fmt::format("{} elements: {} wrong, {} one step off ({} allowed)", compared,
-                                 wrong, one_step, allowed);
+  std::string text = fmt::format("{} elements: {} wrong, {} beside ({} allowed)", compared, wrong,
+                                 one_step, allowed);
   if (scales > 0) {
-    text += fmt::format("; {} scales: {} wrong, {} one step off, the others within {:.2g}", scales,
+    text += fmt::format("; {} scales: {} wrong, {} beside, the others within {:.2g}", scales,
                         scales_wrong, scales_one_step, worst_scale_error);
   }
   if (rows_left_out > 0) text += fmt::format("; {} rows not finite, not checked", rows_left_out);

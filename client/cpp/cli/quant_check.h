@@ -42,18 +42,20 @@ float DynamicScale(float amax, v1::DType code);
 // `static_scale` counts for QUANT_MODE_STATIC alone.
 Matrix QuantizedActivations(const Matrix& x, v1::QuantMode mode, float static_scale);
 
-// The comparison of quantized rows with v. Scales must agree to 1e-6 of themselves, or else be what
-// the neighbour of the group's largest v gives; codes are those of v over the received scale.
-// rsqrt, exp and the order of a sum may differ in the last place, which moves a v that lies between
-// two values of its type: one step is allowed in at most 0.1 % of the codes (at least one), 0.1 %
-// of the scales (at least one), and 1 % of unquantized 16-bit values; unquantized F32 may differ by
-// 1e-5 of itself. Rows of v with a NaN or an infinity are left out and counted.
+// The comparison of quantized rows with v. rsqrt, exp and the order of a sum may differ in the last
+// place. That moves the first rounding by a step of x's type where it lay between two, which is a
+// step or two of v, since a product's steps may be half as large. So scales must agree to 1e-6 of
+// themselves, or else be what a neighbour of the group's largest v gives, two steps at most; codes
+// are those of v over the received scale, or one step beside; unquantized 16-bit values are v, or
+// two steps beside at most. At most 0.1 % of the scales and codes and 1 % of the values (at least
+// one) may lie beside. Unquantized F32 may differ by 1e-5 of itself. Rows of v with a NaN or an
+// infinity are left out and counted.
 struct QuantReport {
   int64_t rows = 0;
   int64_t compared = 0;
-  int64_t one_step = 0;  // codes beside the expected one
+  int64_t one_step = 0;  // beside the expected one
   int64_t allowed = 0;   // how many of those are
-  int64_t wrong = 0;     // codes farther off
+  int64_t wrong = 0;     // farther off
   int64_t scales = 0;
   int64_t scales_one_step = 0;
   int64_t scales_wrong = 0;

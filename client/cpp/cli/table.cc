@@ -61,6 +61,10 @@ std::string FormatPairs(const std::vector<std::pair<std::string, std::string>>& 
   return table.ToString();
 }
 
+std::string Plural(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string FormatBytes(int64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

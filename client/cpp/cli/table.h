@@ -32,6 +32,8 @@ class Table {
 // "name  value" lines.
 std::string FormatPairs(const std::vector<std::pair<std::string, std::string>>& pairs);
 
+// "1 layer", "2 layers".
+std::string Plural(int64_t count, std::string_view noun);
 // "0 B", "1023 B", "1.5 KiB", "256.0 MiB".
 std::string FormatBytes(int64_t bytes);
 // "850 us", "12.3 ms", "4.56 s".

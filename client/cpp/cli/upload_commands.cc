@@ -39,8 +39,8 @@ class LoadCommand final : public Command {
           request,
           [&](const v1::LoadProgress& step) {
             progress.Update(step.bytes_done(), step.bytes_total(),
-                            fmt::format("layer {}/{} {}", step.layers_done(), step.layers_total(),
-                                        step.layer()));
+                            fmt::format("layer {}/{}{}{}", step.layers_done(), step.layers_total(),
+                                        step.layer().empty() ? "" : " ", step.layer()));
           },
           session.Call());
     }
@@ -50,7 +50,7 @@ class LoadCommand final : public Command {
                    {"layers", last->layers_done()},
                    {"bytes", last->bytes_done()},
                    {"notices", StringsJson(last->notices())}},
-                  fmt::format("loaded {}: {} layers, {}\n", name_, last->layers_done(),
+                  fmt::format("loaded {}: {}, {}\n", name_, Plural(last->layers_done(), "layer"),
                               FormatBytes(last->bytes_done())));
     return 0;
   }

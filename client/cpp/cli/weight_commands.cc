@@ -99,8 +99,8 @@ class ListCommand final : public Command {
                     FormatBytes(weight.device_bytes()), weight.device(), weight.error()});
     }
     const std::string text =
-        table.ToString() +
-        fmt::format("{} weights, {}\n", reply->weights_size(), FormatBytes(bytes));
+        fmt::format("{}{}, {}\n", table.ToString(), Plural(reply->weights_size(), "weight"),
+                    FormatBytes(bytes));
     session.Print({{"weights", weights}}, text);
     return 0;
   }
@@ -187,7 +187,7 @@ class UnloadCommand final : public Command {
     if (!reply.ok()) return reply.status();
     session.Print(
         {{"name", name_}, {"weights", reply->weights()}, {"freed_bytes", reply->freed_bytes()}},
-        fmt::format("unloaded {}: {} weights, {} freed\n", name_, reply->weights(),
+        fmt::format("unloaded {}: {}, {} freed\n", name_, Plural(reply->weights(), "weight"),
                     FormatBytes(reply->freed_bytes())));
     return 0;
   }
@@ -248,12 +248,17 @@ class ExplainCommand final : public Command {
     session.Print({{"device", reply->device()},
                    {"device_description", reply->device_description()},
                    {"kernels", ChoicesJson(reply->kernels())}},
-                  fmt::format("{}: {}\n{}", reply->device(), reply->device_description(),
-                              ChoicesTable(reply->kernels())));
+                  fmt::format("{}\n{}", DeviceLine(*reply), ChoicesTable(reply->kernels())));
     return 0;
   }
 
  private:
+  // The description, after the device's id unless it begins with that.
+  static std::string DeviceLine(const v1::ExplainResponse& reply) {
+    if (reply.device_description().starts_with(reply.device())) return reply.device_description();
+    return reply.device() + ": " + reply.device_description();
+  }
+
   CLI::Option* weight_option_ = nullptr;
   std::string weight_;
   FormatFlags format_;

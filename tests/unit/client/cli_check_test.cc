@@ -223,6 +223,18 @@ TEST(QuantCheckTest, ScalesWhereThereAreNoneToBeAreAnError) {
   EXPECT_TRUE(cli::CheckQuantized(test.v, test.quant, test.y, {}).value().ok());
 }
 
+TEST(QuantCheckTest, UnquantizedValuesMayLieTwoStepsBeside) {
+  const cli::Rounded v{1, 2, v1::DTYPE_F16, {1.0f, -4.0f}};
+  const auto passes = [&](float first) {
+    const v1::Tensor y =
+        client::TensorFromFloats(std::vector<float>{first, -4.0f}, {1, 2}, v1::DTYPE_F16).value();
+    return cli::CheckQuantized(v, {}, y, {}).value().ok();
+  };
+  EXPECT_TRUE(passes(1.0f));
+  EXPECT_TRUE(passes(1.0f + 0x2p-10f));
+  EXPECT_FALSE(passes(1.0f + 0x3p-10f));
+}
+
 TEST(QuantCheckTest, NaNIsNotANeighbourOfTheLargestCode) {
   const cli::Rounded v{1, 1, v1::DTYPE_F32, {448.0f}};
   v1::OutputQuant quant;

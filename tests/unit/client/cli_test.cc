@@ -154,7 +154,7 @@ TEST_F(CliTest, FilesThatDoNotFitAreErrors) {
 }
 
 TEST_F(CliTest, Unload) {
-  EXPECT_EQ(Run({"unload", "w"}).out, "unloaded w: 1 weights, 112 B freed\n");
+  EXPECT_EQ(Run({"unload", "w"}).out, "unloaded w: 1 weight, 112 B freed\n");
   EXPECT_EQ(Run({"unload", "w", "--json"}).json()["freed_bytes"], 112);
 }
 
