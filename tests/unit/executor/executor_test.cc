@@ -1,0 +1,124 @@
+#include "server/executor/executor.h"
+
+#include <gmock/gmock.h>
+
+#include <future>
+
+#include "tests/unit/executor/fixture.h"
+
+namespace nibble::server {
+namespace {
+
+using ::nibble::testing::SumRequest;
+using ::nibble::testing::TestDevice;
+using ::nibble::testing::WeightedSum;
+using ::testing::ElementsAre;
+
+class ExecutorTest : public ::testing::TestWithParam<bool> {
+ protected:
+  ExecutorTest() : device_(GetParam()) {
+    executor_ = Executor::Create(device_, 2, nullptr, [this](const absl::Status& status) {
+                  lost_.push_back(status);
+                }).value();
+  }
+
+  BatchResult Run(Batch batch) {
+    for (const Piece& piece : batch.pieces) batch.rows += piece.rows;
+    std::promise<BatchResult> done;
+    executor_->Run(std::move(batch), [&](const BatchResult& result) { done.set_value(result); });
+    return done.get_future().get();
+  }
+
+  std::vector<absl::Status> lost_;
+  TestDevice device_;
+  std::unique_ptr<Executor> executor_;
+};
+
+TEST_P(ExecutorTest, GathersThePiecesAndScattersTheirResults) {
+  auto sum = std::make_shared<WeightedSum>(7);
+  SumRequest first(sum, {1, 2, 3}, {10, 20, 30});
+  SumRequest second(sum, {4, 5}, {40, 50});
+  const BatchResult result = Run({.pieces = {{first.job, 0, 3}, {second.job, 0, 2}}});
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_THAT(first.out, ElementsAre(117, 227, 337));
+  EXPECT_THAT(second.out, ElementsAre(447, 557));
+  EXPECT_EQ(sum->rows_counted, 5);
+  EXPECT_FALSE(result.kernel.empty());
+  EXPECT_EQ(device_.device_allocations > 0, GetParam());
+}
+
+TEST_P(ExecutorTest, APieceTouchesItsOwnRowsAlone) {
+  auto sum = std::make_shared<WeightedSum>();
+  SumRequest request(sum, {1, 2, 3, 4}, {0, 0, 5, 0});
+  ASSERT_TRUE(Run({.pieces = {{request.job, 1, 2}}}).status.ok());
+  EXPECT_THAT(request.out, ElementsAre(-1, 200, 305, -1));
+}
+
+TEST_P(ExecutorTest, AStrideOfZeroRepeatsTheRow) {
+  auto sum = std::make_shared<WeightedSum>();
+  SumRequest request(sum, {1, 2, 3}, {9});
+  ASSERT_TRUE(Run({.pieces = {{request.job, 0, 3}}}).status.ok());
+  EXPECT_THAT(request.out, ElementsAre(109, 209, 309));
+}
+
+TEST_P(ExecutorTest, BatchesOfGrowingSizeReuseAndGrowTheMemory) {
+  auto sum = std::make_shared<WeightedSum>();
+  for (size_t rows : {1, 3, 1000, 10, 100000}) {
+    std::vector<int32_t> a(rows);
+    for (size_t i = 0; i < rows; ++i) a[i] = static_cast<int32_t>(i);
+    SumRequest request(sum, a, {1});
+    ASSERT_TRUE(Run({.pieces = {{request.job, 0, static_cast<int64_t>(rows)}}}).status.ok());
+    EXPECT_EQ(request.out.front(), 1);
+    EXPECT_EQ(request.out.back(), static_cast<int32_t>(rows - 1) * 100 + 1);
+  }
+}
+
+TEST_P(ExecutorTest, AFailedLaunchIsReportedAndTheNextBatchRuns) {
+  auto failing = std::make_shared<WeightedSum>();
+  failing->failure = absl::InternalError("no such kernel");
+  SumRequest failed(failing, {1}, {1});
+  const BatchResult result = Run({.pieces = {{failed.job, 0, 1}}});
+  EXPECT_EQ(result.status.message(), "no such kernel");
+  EXPECT_THAT(failed.out, ElementsAre(-1));
+  EXPECT_EQ(failing->rows_counted, 0);
+  SumRequest good(std::make_shared<WeightedSum>(), {1}, {1});
+  EXPECT_TRUE(Run({.pieces = {{good.job, 0, 1}}}).status.ok());
+  EXPECT_TRUE(lost_.empty());
+}
+
+TEST_P(ExecutorTest, ALostDeviceIsReportedOnce) {
+  device_.Lose(absl::UnavailableError("the device fell off the bus"));
+  auto sum = std::make_shared<WeightedSum>();
+  for (int i = 0; i < 3; ++i) {
+    SumRequest request(sum, {1}, {1});
+    const BatchResult result = Run({.pieces = {{request.job, 0, 1}}});
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(request.out, ElementsAre(-1));
+  }
+  executor_.reset();
+  ASSERT_EQ(lost_.size(), 1u);
+  EXPECT_EQ(lost_[0].message(), "the device fell off the bus");
+}
+
+TEST_P(ExecutorTest, DestructionFinishesWhatWasAccepted) {
+  auto sum = std::make_shared<WeightedSum>();
+  std::vector<std::unique_ptr<SumRequest>> requests;
+  std::atomic<int> done{0};
+  for (int i = 0; i < 50; ++i) {
+    requests.push_back(
+        std::make_unique<SumRequest>(sum, std::vector<int32_t>{i}, std::vector<int32_t>{1}));
+    executor_->Run({.pieces = {{requests.back()->job, 0, 1}}, .rows = 1},
+                   [&done](const BatchResult&) { ++done; });
+  }
+  executor_.reset();
+  EXPECT_EQ(done, 50);
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_THAT(requests[static_cast<size_t>(i)]->out, ElementsAre(i * 100 + 1));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, ExecutorTest, ::testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "OfItsOwn" : "Shared"; });
+
+}  // namespace
+}  // namespace nibble::server
