@@ -38,7 +38,13 @@ uint64_t HostMemoryBytes() {
 }
 
 double MeasureReadBandwidth(ThreadPool& pool) {
-  constexpr int64_t kWordsPerThread = int64_t{4} << 20;  // 32 MB
+  constexpr uint64_t kMaxBytesPerThread = uint64_t{32} << 20;
+  constexpr uint64_t kMinBytesPerThread = uint64_t{4} << 20;
+  // A small part of a small machine.
+  const uint64_t share = HostMemoryBytes() / 16 / static_cast<uint64_t>(pool.threads());
+  const uint64_t bytes_per_thread = std::min(kMaxBytesPerThread, share);
+  if (bytes_per_thread < kMinBytesPerThread) return 0;
+  const size_t words_per_thread = bytes_per_thread / sizeof(uint64_t);
   constexpr int kPasses = 3;
   const int64_t threads = pool.threads();
   std::vector<std::vector<uint64_t>> buffers(static_cast<size_t>(threads));
@@ -47,7 +53,7 @@ double MeasureReadBandwidth(ThreadPool& pool) {
   // Each thread touches its own buffer first, so that the pages lie near it.
   pool.ParallelFor(threads, [&](int64_t part, int) {
     try {
-      buffers[static_cast<size_t>(part)].assign(kWordsPerThread, 1);
+      buffers[static_cast<size_t>(part)].assign(words_per_thread, 1);
     } catch (const std::bad_alloc&) {
       short_of_memory = true;
     }
@@ -63,7 +69,7 @@ double MeasureReadBandwidth(ThreadPool& pool) {
       checksum += sum;
     });
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    const double bytes = static_cast<double>(threads * kWordsPerThread) * sizeof(uint64_t);
+    const double bytes = static_cast<double>(threads) * static_cast<double>(bytes_per_thread);
     best = std::max(best, bytes / std::max(seconds.count(), 1e-9));
   }
   return best;

@@ -133,7 +133,7 @@ PackedLayout::PackedLayout(const WeightSpec& spec) {
   }
   scale_count = scale_rows * groups;
   codes_offset = Place(spec.n, row_bytes);
-  scales_offset = Place(scale_rows, groups * static_cast<int64_t>(sizeof(float)));
+  scales_offset = Place(scale_count, sizeof(float));
   if (HasZeroPoints(spec)) zero_points_offset = Place(spec.n, groups);
   if (HasGroupIndex(spec)) {
     columns_offset = Place(spec.k, sizeof(int64_t));
@@ -142,9 +142,9 @@ PackedLayout::PackedLayout(const WeightSpec& spec) {
   if (spec.has_bias) bias_offset = Place(spec.n, sizeof(float));
 }
 
-uint64_t PackedLayout::Place(int64_t rows, int64_t row_size) {
+uint64_t PackedLayout::Place(int64_t count, int64_t item_bytes) {
   const uint64_t offset = total_bytes;
-  const auto bytes = static_cast<uint64_t>(CheckedMul(rows, row_size).value_or(kTooLarge));
+  const auto bytes = static_cast<uint64_t>(CheckedMul(count, item_bytes).value_or(kTooLarge));
   if (bytes > kTooLarge - kAlignment || total_bytes > kTooLarge - AlignedSize(bytes)) {
     total_bytes = kTooLarge;
   } else {

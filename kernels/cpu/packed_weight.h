@@ -23,7 +23,11 @@ namespace nibble::cpu {
 // Inputs that are decoded together.
 inline constexpr int64_t kDecodeGroup = 32;
 
-constexpr int64_t PadInputs(int64_t k) { return CeilDiv(k, kDecodeGroup) * kDecodeGroup; }
+// `k` rounded up to whole groups; saturates.
+constexpr int64_t PadInputs(int64_t k) {
+  return CheckedMul(CeilDiv(k, kDecodeGroup), kDecodeGroup)
+      .value_or(std::numeric_limits<int64_t>::max());
+}
 
 // Pointers into one allocation; empty parts are null.
 struct PackedWeight {
@@ -66,7 +70,7 @@ struct PackedLayout {
   uint64_t total_bytes = 0;  // saturates where a part is past 63 bits
 
  private:
-  uint64_t Place(int64_t rows, int64_t row_size);
+  uint64_t Place(int64_t count, int64_t item_bytes);
 };
 
 // Fills `memory`, PackedLayout(weight.spec).total_bytes long, from a valid weight.

@@ -102,6 +102,30 @@ TEST(CpuDeviceTest, RefusesAnUnknownKernelAndAMissingWorkspace) {
   EXPECT_THAT(std::string(MessageOf(status)), HasSubstr("workspace"));
 }
 
+TEST(CpuDeviceTest, WeightBytesOfTheLargestSpecsExceedEveryMemory) {
+  const auto devices = CreateCpuDevices(Small());
+  ASSERT_TRUE(devices.ok());
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  WeightSpec spec;
+  for (const Format format : {Format::kDense, Format::kNF4, Format::kInt4, Format::kFP8}) {
+    spec.format = format;
+    spec.group_size = 1;
+    spec.has_zero_points = true;
+    spec.has_bias = true;
+    for (const auto& [n, k] : {std::pair{int64_t{1}, kMax / 4}, std::pair{kMax / 8, int64_t{1}},
+                               std::pair{int64_t{1} << 30, int64_t{1} << 29}}) {
+      spec.n = n;
+      spec.k = k;
+      EXPECT_GT((*devices)[0]->WeightBytes(spec), uint64_t{1} << 57);
+      EXPECT_EQ((*devices)[0]->WeightBytes(spec) >> 63, 0u);
+      Problem problem;
+      problem.weight = spec;
+      problem.m = kMax;
+      EXPECT_GT((*devices)[0]->WorkspaceBytes(problem, {}), 0u);
+    }
+  }
+}
+
 TEST(CpuDeviceTest, BuffersAndWeightsMayOutliveTheDevice) {
   auto devices = CreateCpuDevices(Small());
   ASSERT_TRUE(devices.ok());
