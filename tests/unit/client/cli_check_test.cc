@@ -84,12 +84,6 @@ TEST_F(CliCheckTest, QuantizedActivationsMoveWhatIsExpected) {
         1)
         << mode;
   }
-  // The codes themselves, sent as x, give what is expected of them.
-  const cli::Matrix x{3, 8, {x_.begin(), x_.end()}};
-  const cli::Matrix used = cli::QuantizedActivations(x, v1::QUANT_MODE_PER_TOKEN, 1.0f);
-  const std::vector<float> values(used.values.begin(), used.values.end());
-  const std::string in = WriteTensor("codes", "x", values, {3, 8}, v1::DTYPE_F32);
-  EXPECT_EQ(Run({"matmul", "w", "--in", in, "--expect", expected_}).code, 1);
 }
 
 TEST_F(CliCheckTest, DequantComparesBitForBit) {
@@ -291,6 +285,27 @@ TEST_F(MatmulCheckTest, NaNAndInfinityMeetTheirLike) {
   EXPECT_FALSE(Passes(1000.0, INFINITY, v1::DTYPE_F16));
   EXPECT_TRUE(Passes(70000.0, INFINITY, v1::DTYPE_F16));
   EXPECT_FALSE(Passes(70000.0, -INFINITY, v1::DTYPE_F16));
+}
+
+TEST_F(MatmulCheckTest, QuantizedActivationsMoveWhatIsExpected) {
+  // 1.0625 lies between the E4M3 values 1 and 1.125 and becomes 1; 448 keeps the scale at 1.
+  cli::Matrix x{1, 2, {448.0, 1.0625}};
+  cli::Matrix used = cli::QuantizedActivations(x, v1::QUANT_MODE_PER_TOKEN, 0.0f);
+  EXPECT_EQ(used.values, (std::vector<double>{448.0, 1.0}));
+  // Without the large value the tolerance is far below what the rounding moved.
+  x.values[0] = 0.0;
+  used.values[0] = 0.0;
+  const v1::Tensor y =
+      client::TensorFromFloats(std::vector<float>{100.0f}, {1, 1}, v1::DTYPE_F32).value();
+  const cli::Matrix expected{1, 1, {100.0625}};  // x W^T and a bias of 99
+  const auto passes = [&](const cli::Matrix& product_sees) {
+    cli::MatmulCheck check = cli::MatmulCheck::Create(x, product_sees, y, expected).value();
+    const std::vector<float> w = {0.0f, 1.0f};
+    EXPECT_TRUE(check.AddWeightRow(0, w).ok());
+    return check.ok();
+  };
+  EXPECT_TRUE(passes(used));
+  EXPECT_FALSE(passes(x));
 }
 
 TEST_F(MatmulCheckTest, ShapesThatDoNotFitAreErrors) {

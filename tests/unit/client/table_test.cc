@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <sstream>
 
 #include "client/cpp/cli/bench.h"
+#include "client/cpp/cli/session.h"
 
 namespace nibble::cli {
 namespace {
@@ -43,6 +45,30 @@ TEST(TableTest, FormatsInWords) {
   format.set_scale_layout(v1::SCALE_LAYOUT_BLOCK);
   EXPECT_EQ(FormatText(format), "fp8 block");
   EXPECT_EQ(FlagName(v1::DTYPE_UNSPECIFIED), "unspecified");
+}
+
+TEST(SessionTest, ErrorsStayOnOneLine) {
+  EXPECT_EQ(ErrorLine("CODE", "a\r\nb\nc"), "nibble: CODE: a; b; c");
+}
+
+TEST(SessionTest, ProgressRewritesItsLineOnATerminalAlone) {
+  const auto shown = [](bool terminal) {
+    std::ostringstream out;
+    std::ostringstream err;
+    {
+      const Io io{out, err, terminal};
+      Progress progress(io, "load");
+      progress.Update(0, 1024, "");
+      progress.Update(1, 1024, "");  // less than a tenth more
+      progress.Update(1024, 1024, "layer");
+    }
+    EXPECT_EQ(out.str(), "");
+    return err.str();
+  };
+  EXPECT_EQ(shown(false), "load   0 %  0 B of 1.0 KiB\nload 100 %  1.0 KiB of 1.0 KiB  layer\n");
+  EXPECT_EQ(shown(true),
+            "\r\033[Kload   0 %  0 B of 1.0 KiB"
+            "\r\033[Kload 100 %  1.0 KiB of 1.0 KiB  layer\n");
 }
 
 TEST(BenchResultTest, PercentilesAreNearestRanks) {
