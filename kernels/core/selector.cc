@@ -20,14 +20,13 @@ struct Entry {
 
 constexpr int64_t kAnyM = std::numeric_limits<int64_t>::max();
 
-// A GEMV decodes a weight again for every row of x, a GEMM decodes a tile of weights once, into
-// memory, and pays for writing and reading it. Below eight rows decoding again in registers is
-// the cheaper of the two.
+// Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
+// each thread takes few outputs at a time; the GEMM's is larger and is walked by blocks of rows.
 constexpr int64_t kCpuGemvMaxM = 7;
 
 constexpr Entry kCpuTable[] = {
-    {Op::kMatmul, kCpuGemvMaxM, {"cpu_gemv", 1, 4, 0, 1}},
-    {Op::kMatmul, kAnyM, {"cpu_gemm", 8, 4, 0, 1}},
+    {Op::kMatmul, kCpuGemvMaxM, {"cpu_gemv", 4, 6, 512, 1}},
+    {Op::kMatmul, kAnyM, {"cpu_gemm", 128, 24, 512, 1}},
     {Op::kDequantize, kAnyM, {"cpu_dequantize", 1, 0, 0, 1}},
     {Op::kNormQuant, kAnyM, {"cpu_norm_quant", 1, 0, 0, 1}},
     {Op::kSiluMulQuant, kAnyM, {"cpu_silu_mul_quant", 1, 0, 0, 1}},

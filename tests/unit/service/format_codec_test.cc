@@ -1,0 +1,64 @@
+#include "server/service/format_codec.h"
+
+#include <gtest/gtest.h>
+
+namespace nibble::server {
+namespace {
+
+v1::FormatSpec Format(v1::WeightFormat format) {
+  v1::FormatSpec spec;
+  spec.set_format(format);
+  return spec;
+}
+
+TEST(FormatCodec, DefaultsAreThoseOfTheFormat) {
+  const auto nf4 = ParseFormat(Format(v1::WEIGHT_FORMAT_NF4), 10, 20, "f");
+  ASSERT_TRUE(nf4.ok());
+  EXPECT_EQ(nf4->block_size, 64);
+  EXPECT_FALSE(nf4->nested);
+  const auto int4 = ParseFormat(Format(v1::WEIGHT_FORMAT_INT4), 10, 256, "f");
+  EXPECT_EQ(int4->group_size, 128);
+  const auto narrow = ParseFormat(Format(v1::WEIGHT_FORMAT_INT4), 10, 20, "f");
+  EXPECT_EQ(narrow->group_size, 20);
+}
+
+TEST(FormatCodec, AGroupOfMinusOneIsAWholeColumn) {
+  v1::FormatSpec spec = Format(v1::WEIGHT_FORMAT_INT4);
+  spec.set_group_size(-1);
+  EXPECT_EQ(ParseFormat(spec, 10, 300, "f")->group_size, 300);
+  spec.set_group_size(-2);
+  EXPECT_FALSE(ParseFormat(spec, 10, 300, "f").ok());
+}
+
+TEST(FormatCodec, FaultsAreInvalidArguments) {
+  v1::FormatSpec odd = Format(v1::WEIGHT_FORMAT_NF4);
+  odd.set_block_size(63);
+  for (const auto& parsed :
+       {ParseFormat(odd, 10, 20, "f"),
+        ParseFormat(Format(v1::WEIGHT_FORMAT_UNSPECIFIED), 1, 1, "f"),
+        ParseFormat(Format(static_cast<v1::WeightFormat>(50)), 1, 1, "f"),
+        ParseFormat(Format(v1::WEIGHT_FORMAT_FP8), 0, 1, "f"),
+        ParseFormat(Format(v1::WEIGHT_FORMAT_FP8), -1, 1, "f"),
+        ParseFormat(Format(v1::WEIGHT_FORMAT_FP8), INT64_MAX, INT64_MAX, "f")}) {
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(FormatCodec, SpecsSurviveTheWire) {
+  for (v1::WeightFormat format :
+       {v1::WEIGHT_FORMAT_DENSE, v1::WEIGHT_FORMAT_NF4, v1::WEIGHT_FORMAT_FP4,
+        v1::WEIGHT_FORMAT_INT4, v1::WEIGHT_FORMAT_FP8}) {
+    v1::FormatSpec spec = Format(format);
+    if (format == v1::WEIGHT_FORMAT_NF4) spec.set_nested(true);
+    if (format == v1::WEIGHT_FORMAT_INT4) spec.set_zero_points(true);
+    if (format == v1::WEIGHT_FORMAT_FP8) spec.set_scale_layout(v1::SCALE_LAYOUT_BLOCK);
+    const auto parsed = ParseFormat(spec, 64, 256, "f");
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    v1::FormatSpec wire;
+    ToWire(*parsed, &wire);
+    EXPECT_EQ(*ParseFormat(wire, 64, 256, "f"), *parsed);
+  }
+}
+
+}  // namespace
+}  // namespace nibble::server
