@@ -29,7 +29,7 @@ COPY --from=cuda-builder /stage/packages.txt /usr/local/share/nibble/packages.tx
 RUN apt-get update \
  && xargs apt-get install -y --no-install-recommends < /usr/local/share/nibble/packages.txt \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --system --uid 10001 --home-dir /nonexistent --shell /usr/sbin/nologin nibble \
+ && useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin nibble \
  && install -d -o nibble /models
 COPY --from=cuda-builder /stage/files/ /
 USER 10001
@@ -45,7 +45,7 @@ COPY --from=builder /stage/packages.txt /usr/local/share/nibble/packages.txt
 RUN apt-get update \
  && xargs apt-get install -y --no-install-recommends < /usr/local/share/nibble/packages.txt \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --system --uid 10001 --home-dir /nonexistent --shell /usr/sbin/nologin nibble \
+ && useradd --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin nibble \
  && install -d -o nibble /models
 COPY --from=builder /stage/files/ /
 USER 10001
