@@ -100,6 +100,7 @@ class GrpcServer final : public Server {
   const std::function<void(const absl::Status&)> on_device_lost_;
 
   // In the order of dependence: what is below uses what is above.
+  HealthService health_;  // told by the engine of a lost device
   std::unique_ptr<Clock> clock_ = CreateRealClock();
   std::unique_ptr<Metrics> metrics_;
   std::vector<std::unique_ptr<Device>> devices_;
@@ -107,7 +108,6 @@ class GrpcServer final : public Server {
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<ServiceContext> context_;
-  HealthService health_;
   std::unique_ptr<LinearService> linear_;
   std::unique_ptr<WeightsService> weights_;
   std::unique_ptr<grpc::Server> data_server_;
