@@ -30,7 +30,7 @@ namespace {
 // Clients may ping this often, with or without calls, without being sent away.
 constexpr int kMinPingIntervalMs = 10000;
 
-// While draining: how long no call may arrive before the listeners close, and how long connections
+// While draining: the pause between calls after which the listeners close, and how long connections
 // may then take to close.
 constexpr std::chrono::milliseconds kQuietTime{200};
 constexpr std::chrono::milliseconds kCloseTime{200};
@@ -272,7 +272,10 @@ void GrpcServer::Drain() {
                 {{"grace_ms", config_.drain_grace_ms}, {"timeout_ms", config_.drain_timeout_ms}});
       std::this_thread::sleep_for(std::chrono::milliseconds(config_.drain_grace_ms));
     }
-    if (context_ != nullptr) context_->draining = true;
+    if (context_ != nullptr) {
+      context_->draining = true;
+      context_->calls.Close();
+    }
     if (weights_ != nullptr) weights_->StopLoads();
     health_.EndWatches();
     if (linear_ != nullptr) linear_->DrainStreams();
