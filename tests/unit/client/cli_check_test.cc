@@ -55,6 +55,18 @@ TEST_F(CliCheckTest, MatmulWritesAndComparesY) {
   EXPECT_EQ(cli::ReadTensor(Path("out"), "y").value().shape(1), 7);
 }
 
+TEST_F(CliCheckTest, MatmulOverAStreamIsTheSame) {
+  const Outcome outcome =
+      Run({"matmul", "w", "--stream", "--in", in_, "--expect", expected_, "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.json()["check"]["compared"], 21);
+  EXPECT_EQ(server_.calls("MatmulStream"), 1);
+  EXPECT_EQ(server_.calls("Matmul"), 0);
+  const Outcome unknown = Run({"matmul", "none", "--stream", "--in", in_});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("nibble: NOT_FOUND: "));
+}
+
 TEST_F(CliCheckTest, RowsRepeatTogetherWithWhatIsExpected) {
   const Outcome outcome = Run({"matmul", "w", "--in", in_, "--rows", "50", "--expect", expected_,
                                "--weight-file", weight_, "--json"});
