@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/server_builder.h>
 
@@ -47,6 +48,14 @@ std::string_view StateName(WeightState state) {
       return "failed";
   }
   return "unknown";
+}
+
+// What the library has to say, mostly of peers whose handshake failed, in the form of all other
+// lines. It says errors alone unless GRPC_VERBOSITY is set.
+void WriteGrpcLog(gpr_log_func_args* args) {
+  const log::Level level =
+      args->severity == GPR_LOG_SEVERITY_DEBUG ? log::Level::kDebug : log::Level::kWarn;
+  log::Write(level, "grpc", {{"message", args->message}});
 }
 
 // Keeps the gauges of resident weights and device memory in step with the store.
@@ -120,6 +129,7 @@ class GrpcServer final : public Server {
 };
 
 absl::Status GrpcServer::Open() {
+  gpr_set_log_function(&WriteGrpcLog);
   NIBBLE_RETURN_IF_ERROR(OpenEngine());
   AuthTokens tokens;
   if (!config_.data_token_file.empty()) {
