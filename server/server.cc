@@ -31,6 +31,10 @@ namespace {
 // Clients may ping this often, with or without calls, without being sent away.
 constexpr int kMinPingIntervalMs = 10000;
 
+// Weights leave a 32nd of a device's memory to the rows of requests, so that a server full of
+// weights still serves.
+constexpr uint64_t kRequestShare = 32;
+
 // While draining: the pause between calls after which the listeners close, and how long connections
 // may then take to close.
 constexpr std::chrono::milliseconds kQuietTime{200};
@@ -174,7 +178,7 @@ absl::Status GrpcServer::OpenEngine() {
   }
   store_metrics_ = std::make_unique<StoreMetrics>(*metrics_, devices);
   for (size_t i = 0; i < devices.size(); ++i) store_metrics_->UpdateMemory(i);
-  store_ = std::make_unique<WeightStore>(devices, store_metrics_.get());
+  store_ = std::make_unique<WeightStore>(devices, store_metrics_.get(), kRequestShare);
 
   EngineOptions options;
   options.batcher.max_batch_rows = config_.max_batch_rows;

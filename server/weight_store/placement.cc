@@ -32,16 +32,18 @@ absl::StatusOr<std::vector<size_t>> Candidates(const std::vector<Device*>& devic
   return candidates;
 }
 
-uint64_t FreeBytes(const Device& device) {
+// What weights may still take.
+uint64_t FreeBytes(const Device& device, uint64_t request_share) {
   const MemoryUse use = device.memory();
-  return use.total_bytes - std::min(use.used_bytes, use.total_bytes);
+  const uint64_t kept = request_share == 0 ? 0 : use.total_bytes / request_share;
+  return use.total_bytes - std::min(use.used_bytes + kept, use.total_bytes);
 }
 
 }  // namespace
 
 absl::StatusOr<Placement> PlaceAndReserve(const std::vector<PlannedWeight>& planned,
                                           const std::vector<Device*>& devices,
-                                          std::string_view device_id) {
+                                          std::string_view device_id, uint64_t request_share) {
   NIBBLE_ASSIGN_OR_RETURN(const std::vector<size_t> candidates, Candidates(devices, device_id));
   // The devices are of one kind: a weight takes the same memory on each.
   Placement placement;
@@ -50,7 +52,7 @@ absl::StatusOr<Placement> PlaceAndReserve(const std::vector<PlannedWeight>& plan
     placement.bytes_of.push_back(devices[candidates.front()]->WeightBytes(weight.spec));
   }
   std::vector<uint64_t> free_bytes(devices.size());
-  for (const size_t i : candidates) free_bytes[i] = FreeBytes(*devices[i]);
+  for (const size_t i : candidates) free_bytes[i] = FreeBytes(*devices[i], request_share);
   std::vector<uint64_t> needed_bytes(devices.size());
 
   std::vector<size_t> largest_first(planned.size());
@@ -64,11 +66,12 @@ absl::StatusOr<Placement> PlaceAndReserve(const std::vector<PlannedWeight>& plan
                           [&](size_t a, size_t b) { return free_bytes[a] < free_bytes[b]; });
     const uint64_t bytes = placement.bytes_of[weight];
     if (bytes > free_bytes[device]) {
-      return absl::ResourceExhaustedError(fmt::format(
-          "device memory: weight '{}' needs {} bytes; {} has {} bytes free, {} more are taken by "
-          "other weights of this load",
-          planned[weight].name, bytes, devices[device]->info().id, free_bytes[device],
-          needed_bytes[device]));
+      return absl::ResourceExhaustedError(
+          fmt::format("device memory: weight '{}' needs {} bytes; {} has {} bytes free for "
+                      "weights, {} more are "
+                      "taken by other weights of this load",
+                      planned[weight].name, bytes, devices[device]->info().id, free_bytes[device],
+                      needed_bytes[device]));
     }
     placement.device_of[weight] = device;
     free_bytes[device] -= bytes;

@@ -21,15 +21,16 @@ struct Placement {
 };
 
 // Places every weight on the device named `device_id`, or, when that is empty, the largest weight
-// first, each on the healthy device that has the most memory free after those before it. The specs
-// are valid. Not to be called twice at once for the same devices: between looking at the free
-// memory and reserving it nobody else may reserve.
+// first, each on the healthy device that has the most memory free after those before it. One
+// `request_share`-th of each device's memory stays free; with 0 none needs to. The specs are valid.
+// Not to be called twice at once for the same devices: between looking at the free memory and
+// reserving it nobody else may reserve.
 //   kInvalidArgument    no device of that name
 //   kResourceExhausted  a weight does not fit; names it, with bytes needed and free
 //   kUnavailable        no healthy device
 absl::StatusOr<Placement> PlaceAndReserve(const std::vector<PlannedWeight>& planned,
                                           const std::vector<Device*>& devices,
-                                          std::string_view device_id);
+                                          std::string_view device_id, uint64_t request_share);
 
 }  // namespace nibble::server
 

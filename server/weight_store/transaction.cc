@@ -175,7 +175,7 @@ absl::StatusOr<std::unique_ptr<WeightStore::Transaction>> WeightStore::Impl::Beg
   }
   absl::StatusOr<Placement> placed = [&] {
     std::lock_guard lock(placement_mutex_);
-    return PlaceAndReserve(planned, devices_, device_id);
+    return PlaceAndReserve(planned, devices_, device_id, request_share_);
   }();
   std::vector<Loading> loading;
   {

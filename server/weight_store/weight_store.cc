@@ -212,8 +212,9 @@ void WeightStore::Impl::EraseIfEmpty(std::string_view name) {
   if (found->second.versions.empty()) names_.erase(found);
 }
 
-WeightStore::WeightStore(std::vector<Device*> devices, WeightStoreObserver* observer)
-    : impl_(std::make_shared<Impl>(std::move(devices), observer)) {}
+WeightStore::WeightStore(std::vector<Device*> devices, WeightStoreObserver* observer,
+                         uint64_t request_share)
+    : impl_(std::make_shared<Impl>(std::move(devices), observer, request_share)) {}
 WeightStore::~WeightStore() { impl_->Close(); }
 
 absl::StatusOr<WeightHandle> WeightStore::Acquire(std::string_view name) const {

@@ -83,7 +83,10 @@ class WeightStore {
   static constexpr size_t kMaxFailedRemembered = 256;
 
   // `devices` outlive the store; observer may be null. Indices follow the order of `devices`.
-  WeightStore(std::vector<Device*> devices, WeightStoreObserver* observer);
+  // Weights leave one `request_share`-th of each device's memory to the requests; with 0 they may
+  // take all of it.
+  WeightStore(std::vector<Device*> devices, WeightStoreObserver* observer,
+              uint64_t request_share = 0);
   // All handles must be gone.
   ~WeightStore();
 

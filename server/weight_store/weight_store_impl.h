@@ -69,8 +69,8 @@ class WeightStore::Impl : public std::enable_shared_from_this<WeightStore::Impl>
     std::unique_ptr<DeviceWeight> weight;  // once added
   };
 
-  Impl(std::vector<Device*> devices, WeightStoreObserver* observer)
-      : devices_(std::move(devices)), tally_(observer) {}
+  Impl(std::vector<Device*> devices, WeightStoreObserver* observer, uint64_t request_share)
+      : devices_(std::move(devices)), request_share_(request_share), tally_(observer) {}
 
   absl::StatusOr<WeightHandle> Acquire(std::string_view name) const;
   absl::StatusOr<std::unique_ptr<Transaction>> Begin(std::string_view model,
@@ -106,6 +106,7 @@ class WeightStore::Impl : public std::enable_shared_from_this<WeightStore::Impl>
   void EraseIfEmpty(std::string_view name);
 
   const std::vector<Device*> devices_;
+  const uint64_t request_share_;
   Tally tally_;
   std::mutex placement_mutex_;  // one load at a time looks at free memory and reserves it
 

@@ -256,7 +256,7 @@ TEST(Lifecycle, AModelThatDoesNotFitIsRefusedAndLeavesNothing) {
   Stubs stubs(server);
   const grpc::Status status = Load(stubs, "m", kModel);
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("4096"));
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("3968 bytes free"));
   EXPECT_EQ(Sample(server.HttpGet("/metrics"),
                    "nibble_device_memory_bytes{device=\"cpu:0\",kind=\"used\"}"),
             0);

@@ -107,6 +107,14 @@ TEST_F(WeightStoreLoadTest, HonoursReservationsOfLoadsUnderWay) {
   }
 }
 
+TEST_F(WeightStoreLoadTest, LeavesTheShareOfTheRequestsFree) {
+  Start({1000});
+  WeightStore store({devices_[0].get()}, nullptr, /*request_share=*/10);
+  const auto refused = store.Begin("a", Plan({"a"}, Spec(91)), "");
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(store.Begin("a", Plan({"a"}, Spec(90)), "").ok());
+}
+
 TEST_F(WeightStoreLoadTest, ADeviceHintIsKeptTo) {
   Start({1000, 200, 1000});
   const Transaction transaction = Begin("m", Plan({"m/a", "m/b"}), "fake:1");
