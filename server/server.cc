@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/server_builder.h>
 
@@ -30,7 +31,7 @@ namespace {
 // Clients may ping this often, with or without calls, without being sent away.
 constexpr int kMinPingIntervalMs = 10000;
 
-// While draining: how long no call may arrive before the listeners close, and how long connections
+// While draining: the pause between calls after which the listeners close, and how long connections
 // may then take to close.
 constexpr std::chrono::milliseconds kQuietTime{200};
 constexpr std::chrono::milliseconds kCloseTime{200};
@@ -47,6 +48,14 @@ std::string_view StateName(WeightState state) {
       return "failed";
   }
   return "unknown";
+}
+
+// What the library has to say, mostly of peers whose handshake failed, in the form of all other
+// lines. It says errors alone unless GRPC_VERBOSITY is set.
+void WriteGrpcLog(gpr_log_func_args* args) {
+  const log::Level level =
+      args->severity == GPR_LOG_SEVERITY_DEBUG ? log::Level::kDebug : log::Level::kWarn;
+  log::Write(level, "grpc", {{"message", args->message}});
 }
 
 // Keeps the gauges of resident weights and device memory in step with the store.
@@ -100,6 +109,7 @@ class GrpcServer final : public Server {
   const std::function<void(const absl::Status&)> on_device_lost_;
 
   // In the order of dependence: what is below uses what is above.
+  HealthService health_;  // told by the engine of a lost device
   std::unique_ptr<Clock> clock_ = CreateRealClock();
   std::unique_ptr<Metrics> metrics_;
   std::vector<std::unique_ptr<Device>> devices_;
@@ -107,7 +117,6 @@ class GrpcServer final : public Server {
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<ServiceContext> context_;
-  HealthService health_;
   std::unique_ptr<LinearService> linear_;
   std::unique_ptr<WeightsService> weights_;
   std::unique_ptr<grpc::Server> data_server_;
@@ -120,6 +129,7 @@ class GrpcServer final : public Server {
 };
 
 absl::Status GrpcServer::Open() {
+  gpr_set_log_function(&WriteGrpcLog);
   NIBBLE_RETURN_IF_ERROR(OpenEngine());
   AuthTokens tokens;
   if (!config_.data_token_file.empty()) {
@@ -272,7 +282,10 @@ void GrpcServer::Drain() {
                 {{"grace_ms", config_.drain_grace_ms}, {"timeout_ms", config_.drain_timeout_ms}});
       std::this_thread::sleep_for(std::chrono::milliseconds(config_.drain_grace_ms));
     }
-    if (context_ != nullptr) context_->draining = true;
+    if (context_ != nullptr) {
+      context_->draining = true;
+      context_->calls.Close();
+    }
     if (weights_ != nullptr) weights_->StopLoads();
     health_.EndWatches();
     if (linear_ != nullptr) linear_->DrainStreams();

@@ -1,8 +1,8 @@
 // The whole server in one object: devices, store, engine, services and listeners, from start to
 // drain.
 //
-//   Start (listeners open, NOT_SERVING) -> LoadModels (SERVING) -> Drain (NOT_SERVING, grace,
-//   listeners close, accepted work finished) -> destroyed
+//   Start (listeners open, NOT_SERVING) -> LoadModels (SERVING) -> Drain (NOT_SERVING, grace, new
+//   calls refused, accepted work finished, listeners close) -> destroyed
 #ifndef NIBBLE_SERVER_SERVER_H_
 #define NIBBLE_SERVER_SERVER_H_
 
@@ -26,8 +26,9 @@ class Server {
   // begun.
   virtual absl::Status LoadModels() = 0;
 
-  // From any thread, while LoadModels may still run: NOT_SERVING at once, the listeners close after
-  // the grace period, accepted work is finished within the drain timeout and cancelled after it.
+  // From any thread, while LoadModels may still run: NOT_SERVING at once; after the grace period
+  // new calls are refused, accepted ones are finished within the drain timeout and cancelled after
+  // it, and the listeners close.
   virtual void Drain() = 0;
 };
 

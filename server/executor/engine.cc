@@ -11,6 +11,7 @@ namespace nibble::server {
 namespace {
 
 constexpr size_t kOps = 4;
+constexpr size_t kReasons = 4;
 
 std::string_view ReasonName(RejectReason reason) {
   switch (reason) {
@@ -28,9 +29,11 @@ std::string_view ReasonName(RejectReason reason) {
 
 class MetricsObserver : public BatcherObserver {
  public:
-  MetricsObserver(Metrics& metrics, const std::string& device)
-      : metrics_(metrics), device_(metrics.Device(device)) {
+  MetricsObserver(Metrics& metrics, const std::string& device) : device_(metrics.Device(device)) {
     for (size_t op = 0; op < kOps; ++op) ops_[op] = metrics.Op(OpName(static_cast<Op>(op)));
+    for (size_t reason = 0; reason < kReasons; ++reason) {
+      rejections_[reason] = metrics.Rejection(ReasonName(static_cast<RejectReason>(reason)));
+    }
   }
 
   void OnQueueRows(int64_t queued_rows) override { device_->SetQueueRows(queued_rows); }
@@ -40,12 +43,14 @@ class MetricsObserver : public BatcherObserver {
   void OnQueued(int op, double queue_us) override {
     ops_[static_cast<size_t>(op)]->Queued(queue_us * 1e-6);
   }
-  void OnRejected(RejectReason reason) override { metrics_.Rejected(ReasonName(reason)); }
+  void OnRejected(RejectReason reason) override {
+    rejections_[static_cast<size_t>(reason)]->Rejected();
+  }
 
  private:
-  Metrics& metrics_;
   DeviceMetrics* device_;
   std::array<OpMetrics*, kOps> ops_{};
+  std::array<RejectionMetrics*, kReasons> rejections_{};
 };
 
 // Members are destroyed from the last to the first: the executor finishes its batches into a live

@@ -6,6 +6,7 @@
 
 #include "nibble/selector.h"
 #include "nibble/status.h"
+#include "server/log/log.h"
 
 namespace nibble::server {
 namespace {
@@ -94,6 +95,15 @@ BatchResult Lane::Run(const Batch& batch) {
     operation.CountBatch(batch.rows, result.compute_us);
   } else if (absl::Status health = device_.health(); !health.ok()) {
     result.status = std::move(health);
+  }
+  if (log::Enabled(log::Level::kDebug)) {
+    log::Debug("batch", {{"device", device_.info().id},
+                         {"op", OpName(problem.op)},
+                         {"rows", batch.rows},
+                         {"requests", batch.pieces.size()},
+                         {"choice", ToString(choice)},
+                         {"compute_us", result.compute_us},
+                         {"status", absl::StatusCodeToString(result.status.code())}});
   }
   return result;
 }

@@ -98,6 +98,17 @@ class OpHandles final : public OpMetrics {
   Histogram& rows_;
 };
 
+class RejectionHandle final : public RejectionMetrics {
+ public:
+  RejectionHandle(Families& families, const std::string& reason)
+      : rejected_(families.rejected.Add({{"reason", reason}})) {}
+
+  void Rejected() override { rejected_.Increment(); }
+
+ private:
+  Counter& rejected_;
+};
+
 class DeviceHandles final : public DeviceMetrics {
  public:
   DeviceHandles(Families& families, std::string device)
@@ -227,8 +238,13 @@ class PrometheusMetrics final : public Metrics {
 
   DeviceMetrics* Device(std::string_view device) override { return collected_->Device(device); }
 
-  void Rejected(std::string_view reason) override {
-    families_.rejected.Add({{"reason", std::string(reason)}}).Increment();
+  RejectionMetrics* Rejection(std::string_view reason) override {
+    std::lock_guard lock(mutex_);
+    std::unique_ptr<RejectionHandle>& handle = rejections_[std::string(reason)];
+    if (handle == nullptr) {
+      handle = std::make_unique<RejectionHandle>(families_, std::string(reason));
+    }
+    return handle.get();
   }
 
   void InflightAdd(int delta) override { inflight_.Increment(delta); }
@@ -267,6 +283,7 @@ class PrometheusMetrics final : public Metrics {
   std::map<std::string, std::unique_ptr<RpcHandles>> rpcs_;
   std::map<Labels, std::unique_ptr<KernelHandles>> kernels_;
   std::map<std::string, std::unique_ptr<OpHandles>> ops_;
+  std::map<std::string, std::unique_ptr<RejectionHandle>> rejections_;
   std::unique_ptr<prometheus::Exposer> exposer_;  // last: its threads read the rest
 };
 

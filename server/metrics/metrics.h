@@ -36,6 +36,13 @@ class OpMetrics {
   virtual void BatchFormed(int64_t rows) = 0;
 };
 
+// Requests refused or dropped for one reason.
+class RejectionMetrics {
+ public:
+  virtual ~RejectionMetrics() = default;
+  virtual void Rejected() = 0;
+};
+
 // Metrics of one device.
 class DeviceMetrics {
  public:
@@ -64,8 +71,8 @@ class Metrics {
                                 std::string_view kernel) = 0;
   virtual OpMetrics* Op(std::string_view op) = 0;
   virtual DeviceMetrics* Device(std::string_view device) = 0;
+  virtual RejectionMetrics* Rejection(std::string_view reason) = 0;  // one of a fixed few
 
-  virtual void Rejected(std::string_view reason) = 0;  // one of a fixed few
   virtual void InflightAdd(int delta) = 0;
 
   // Starts serving /metrics on `address` ("host:port"); port 0 picks a free one. Returns the port.

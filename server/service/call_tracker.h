@@ -14,42 +14,63 @@ class CallTracker {
   // A call, from its arrival until its status has been written. The tracker outlives it.
   class Live {
    public:
-    explicit Live(CallTracker& tracker) : tracker_(tracker) { tracker_.Add(1); }
-    ~Live() { tracker_.Add(-1); }
+    explicit Live(CallTracker& tracker) : tracker_(tracker), counted_(tracker.Arrive()) {}
+    ~Live() {
+      if (counted_) tracker_.Leave();
+    }
     Live(const Live&) = delete;
     Live& operator=(const Live&) = delete;
 
    private:
     CallTracker& tracker_;
+    const bool counted_;
   };
 
-  // Blocks until no call has been live for `quiet`, or until `deadline`; false in the second case.
-  // The quiet time is for calls that callers had under way when they were not yet told to go
-  // elsewhere.
+  // Calls that arrive from now on are refused: they are not waited for, and callers that keep
+  // trying do not hold up the drain.
+  void Close() {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+
+  // After Close. Blocks until the calls that arrived before it are done; false when `deadline`
+  // comes first. Then waits for `quiet` without a new call, but not longer than kMostQuiets of
+  // them: calls that were under way when their callers had not yet been told to go elsewhere get an
+  // answer.
   bool WaitQuiet(std::chrono::steady_clock::duration quiet,
                  std::chrono::steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
-    while (true) {
-      if (!changed_.wait_until(lock, deadline, [this] { return live_ == 0; })) return false;
+    if (!changed_.wait_until(lock, deadline, [this] { return live_ == 0; })) return false;
+    for (int i = 0; i < kMostQuiets; ++i) {
       const uint64_t arrived = arrived_;
-      if (!changed_.wait_for(lock, quiet, [&] { return arrived_ != arrived; })) return true;
+      changed_.wait_for(lock, quiet, [] { return false; });
+      if (arrived_ == arrived) break;
     }
+    return true;
   }
 
  private:
-  void Add(int delta) {
+  static constexpr int kMostQuiets = 5;
+
+  bool Arrive() {
+    std::lock_guard lock(mutex_);
+    ++arrived_;
+    if (closed_) return false;
+    ++live_;
+    return true;
+  }
+  void Leave() {
     {
       std::lock_guard lock(mutex_);
-      live_ += delta;
-      if (delta > 0) ++arrived_;
-      if (live_ != 0 && delta < 0) return;
+      if (--live_ != 0) return;
     }
     changed_.notify_all();
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  int64_t live_ = 0;
+  bool closed_ = false;
+  int64_t live_ = 0;  // arrived before Close
   uint64_t arrived_ = 0;
 };
 

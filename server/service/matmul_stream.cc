@@ -19,6 +19,8 @@ MatmulStreamCall::MatmulStreamCall(ServiceContext& service, const RequestBuilder
       registry_(registry),
       deadline_(DeadlineOf(context, service.clock)),
       ending_(Admit(service, context, Plane::kData)) {
+  // A stream's requests are counted, not the stream; one that is refused has none.
+  if (!ending_.ok()) RequestMeter(service, rpc).Finished(ending_);
   registry_.Add(this);
   std::lock_guard lock(mutex_);
   Advance();

@@ -6,9 +6,9 @@
 //   Draining   Commit of a newer version that    the handles out
 //              replaces it, Unload
 //   (freed)    the last handle going             nobody; the row is erased, Unloads are answered
-//   Failed     a transaction ending uncommitted  nobody; the row is kept for its reason, until a
-//   new
-//                                                load, Unload, or kMaxFailedRemembered newer ones
+//   Failed     a transaction ending uncommitted  nobody; the row is kept for its reason until a
+//                                                new load, Unload, or kMaxFailedRemembered newer
+//                                                ones
 //
 // Device memory is freed, and callbacks are called, with no lock held.
 #ifndef NIBBLE_SERVER_WEIGHT_STORE_WEIGHT_STORE_IMPL_H_

@@ -87,10 +87,13 @@ TEST(Lifecycle, ASecondSignalEndsAtOnce) {
   EXPECT_EQ(server.ExitCode(), 128 + SIGTERM);
 }
 
-// Callers that call until told to stop, and what they were answered.
+// Callers that call until told to stop or, unless `persistent`, until an error; and what they were
+// answered.
 class Callers {
  public:
-  Callers(const ServerProcess& server, const std::string& weight, int count) {
+  Callers(const ServerProcess& server, const std::string& weight, int count,
+          bool persistent = false)
+      : persistent_(persistent) {
     const Golden golden = ReadGolden(kModel);
     const v1::MatmulRequest request = MatmulOf(weight, golden.x);
     for (int i = 0; i < count; ++i) {
@@ -109,7 +112,7 @@ class Callers {
             ++served_;
           } else {
             last_error_ = status.error_message();
-            if (status.error_code() != StatusCode::OK) break;
+            if (!persistent_) break;
           }
         }
       });
@@ -138,6 +141,7 @@ class Callers {
   const std::string& last_error() const { return last_error_; }
 
  private:
+  const bool persistent_;
   std::vector<std::thread> threads_;
   std::atomic<bool> stop_{false};
   std::atomic<int> served_{0};
@@ -202,6 +206,16 @@ TEST(Lifecycle, SigtermUnderLoadFinishesWhatWasAccepted) {
         << code << " " << callers.last_error();
   }
   EXPECT_EQ(callers.answers().size(), 1u);
+}
+
+TEST(Lifecycle, CallersThatKeepTryingDoNotHoldUpTheDrain) {
+  ServerProcess server({ModelFlag(), "--drain-timeout-ms=3600000"});
+  ASSERT_TRUE(server.WaitForLog("event=serving"));
+  Callers callers(server, LayerOf("m"), 6, /*persistent=*/true);
+  callers.WaitForServed(50);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.ExitCode(), 0);
+  EXPECT_THAT(server.log(), ::testing::HasSubstr("all_finished=true"));
 }
 
 TEST(Lifecycle, AnOpenStreamDoesNotHoldUpTheDrain) {

@@ -199,15 +199,11 @@ TEST_F(Requests, NoRowsGiveAnEmptyAnswer) {
 TEST_F(Requests, MessagesOverTheLimit) {
   v1::MatmulRequest request = MatmulOf(nf4_.layer, RandomBF16(5000, 128, 1));
   ExpectRefused(request, StatusCode::RESOURCE_EXHAUSTED, {"1048576"});
-  // The request fits, its answer would not.
-  *request.mutable_x() = RandomBF16(8, fp8_.k, 1);
-  request.set_weight(fp8_.layer);
-  request.mutable_x()->clear_shape();
-  request.mutable_x()->add_shape(0);
-  request.mutable_x()->add_shape(fp8_.k);
-  request.mutable_x()->clear_data();
-  v1::MatmulResponse response;
-  EXPECT_TRUE(Matmul(*stubs_, request, &response).ok());
+  // The request fits, its answer of 1100 x 256 F32 would not.
+  request = MatmulOf(fp8_.layer, RandomBF16(1100, fp8_.k, 1));
+  request.set_output_dtype(v1::DTYPE_F32);
+  ExpectRefused(request, StatusCode::RESOURCE_EXHAUSTED,
+                {"y: [1100, 256] F32", "1048576", "--max-message-bytes"});
 }
 
 TEST_F(Requests, NormQuantChecksItsFields) {

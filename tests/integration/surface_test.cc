@@ -160,6 +160,16 @@ TEST_F(Tokens, AreAskedForOnEachPlaneApart) {
   EXPECT_EQ(matmul(""), StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(matmul("Bearer control-token"), StatusCode::PERMISSION_DENIED);
   EXPECT_EQ(matmul("Bearer data-token-2"), StatusCode::NOT_FOUND);
+  const auto stream = [&](const std::string& authorization) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    context.AddMetadata("authorization", authorization);
+    return stubs.linear->MatmulStream(&context)->Finish().error_code();
+  };
+  EXPECT_EQ(stream("Bearer wrong"), StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Sample(server.HttpGet("/metrics"),
+                   "nibble_rpc_requests_total{code=\"UNAUTHENTICATED\",method=\"MatmulStream\"}"),
+            1);
   EXPECT_EQ(server.log().find("data-token"), std::string::npos);
 }
 

@@ -11,11 +11,11 @@ namespace nibble::cli {
 namespace {
 
 constexpr double kAccumulatorRoundoff = 0x1p-24;
-constexpr double kWeightRoundoff = 0x1p-9;
+constexpr double kWeightRoundoff = 0x1p-8;
 constexpr double kDeviations = 8.0;
 
 double OutputRoundoff(v1::DType dtype) {
-  if (dtype == v1::DTYPE_BF16) return 0x1p-9;
+  if (dtype == v1::DTYPE_BF16) return 0x1p-8;
   return dtype == v1::DTYPE_F16 ? 0x1p-11 : 0x1p-24;
 }
 

@@ -55,6 +55,7 @@ class MatmulCommand final : public Command {
                  {v1::DTYPE_F32, v1::DTYPE_F16, v1::DTYPE_BF16});
     AddNamedFlag(flags, "--activation-quant", quant_, QuantModeFlags(),
                  "Quantize x for an FP8 weight. Default none");
+    flags.add_flag("--stream", stream_, "Send the request over a stream");
     flags.add_option("--out", out_, "safetensors file for y, under the name \"y\"");
     expect_ = flags.add_option("--expect", expect_file_,
                                "Compare y with a tensor of this safetensors file, in a tolerance "
@@ -79,7 +80,8 @@ class MatmulCommand final : public Command {
     auto client = session.Connect();
     if (!client.ok()) return client.status();
     const Stopwatch watch;
-    const auto reply = (*client)->Matmul(request, session.Call());
+    const auto reply = stream_ ? OverStream(**client, request, session.Call())
+                               : (*client)->Matmul(request, session.Call());
     const int64_t wall_us = watch.ElapsedMicros();
     if (!reply.ok()) return reply.status();
     if (!out_.empty()) {
@@ -109,6 +111,27 @@ class MatmulCommand final : public Command {
   }
 
  private:
+  static absl::StatusOr<v1::MatmulResponse> OverStream(client::Client& client,
+                                                       const v1::MatmulRequest& request,
+                                                       client::CallOptions call) {
+    // A stream has no deadline of its own.
+    if (!call.deadline) call.deadline = client::ClientOptions{}.deadline;
+    const auto stream = client.OpenMatmulStream(call);
+    // Where these fail, Receive has the reason.
+    stream->Send(request).IgnoreError();
+    stream->Close().IgnoreError();
+    auto reply = stream->Receive();
+    if (!reply.ok()) return reply.status();
+    if (!reply->has_value()) return absl::InternalError("the stream ended without a reply");
+    const auto end = stream->Receive();
+    if (!end.ok()) return end.status();
+    if ((*reply)->has_error()) {
+      const v1::RequestError& error = (*reply)->error();
+      return absl::Status(static_cast<absl::StatusCode>(error.code()), error.message());
+    }
+    return std::move(*(*reply)->mutable_result());
+  }
+
   absl::Status FillRequest(v1::MatmulRequest& request) const {
     request.set_weight(weight_);
     request.set_output_dtype(output_dtype_);
@@ -208,6 +231,7 @@ class MatmulCommand final : public Command {
   int64_t rows_ = -1;
   v1::DType output_dtype_ = v1::DTYPE_UNSPECIFIED;
   v1::QuantMode quant_ = v1::QUANT_MODE_NONE;
+  bool stream_ = false;
   std::string out_;
   CLI::Option* expect_ = nullptr;
   std::string expect_file_;

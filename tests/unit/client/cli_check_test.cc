@@ -55,6 +55,18 @@ TEST_F(CliCheckTest, MatmulWritesAndComparesY) {
   EXPECT_EQ(cli::ReadTensor(Path("out"), "y").value().shape(1), 7);
 }
 
+TEST_F(CliCheckTest, MatmulOverAStreamIsTheSame) {
+  const Outcome outcome =
+      Run({"matmul", "w", "--stream", "--in", in_, "--expect", expected_, "--json"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.json()["check"]["compared"], 21);
+  EXPECT_EQ(server_.calls("MatmulStream"), 1);
+  EXPECT_EQ(server_.calls("Matmul"), 0);
+  const Outcome unknown = Run({"matmul", "none", "--stream", "--in", in_});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_THAT(unknown.err, HasSubstr("nibble: NOT_FOUND: "));
+}
+
 TEST_F(CliCheckTest, RowsRepeatTogetherWithWhatIsExpected) {
   const Outcome outcome = Run({"matmul", "w", "--in", in_, "--rows", "50", "--expect", expected_,
                                "--weight-file", weight_, "--json"});
@@ -266,13 +278,26 @@ class MatmulCheckTest : public ::testing::Test {
 };
 
 TEST_F(MatmulCheckTest, TheToleranceIsDerivedFromNormsAndType) {
-  // ||x|| ||w|| = 2: 2^-9 * 2 for the weights, 2^-24 * 2 for the output.
+  // ||x|| ||w|| = 2: 2^-8 * 2 for the weights, 2^-24 * 2 for the output.
   EXPECT_TRUE(Passes(2.0, 2.0f, v1::DTYPE_F32));
-  EXPECT_TRUE(Passes(2.0, 2.0f + 0x1p-8f, v1::DTYPE_F32));
-  EXPECT_FALSE(Passes(2.0, 2.0f + 0x1.02p-8f, v1::DTYPE_F32));
+  EXPECT_TRUE(Passes(2.0, 2.0f + 0x1p-7f, v1::DTYPE_F32));
+  EXPECT_FALSE(Passes(2.0, 2.0f + 0x1.02p-7f, v1::DTYPE_F32));
   // BF16 adds half a unit in its last place.
   EXPECT_TRUE(Passes(2.0078125, 2.015625f, v1::DTYPE_BF16));
-  EXPECT_FALSE(Passes(2.0, 2.015625f, v1::DTYPE_BF16));
+  EXPECT_TRUE(Passes(2.0, 2.0f + 0x1p-6f, v1::DTYPE_BF16));
+  EXPECT_FALSE(Passes(2.0, 2.0f + 0x1p-5f, v1::DTYPE_BF16));
+}
+
+TEST_F(MatmulCheckTest, AWeightThatBF16RoundsByHalfAUnitPasses) {
+  const cli::Matrix x{1, 1, {1.0}};
+  const std::vector<float> w = {1.0f + 0x1p-8f};  // a tie, to even: 1
+  const float rounded = client::RoundTo(v1::DTYPE_BF16, w[0]);
+  ASSERT_EQ(rounded, 1.0f);
+  const v1::Tensor y =
+      client::TensorFromFloats(std::vector<float>{rounded}, {1, 1}, v1::DTYPE_F32).value();
+  cli::MatmulCheck check = cli::MatmulCheck::Create(x, x, y, {1, 1, {w[0]}}).value();
+  ASSERT_TRUE(check.AddWeightRow(0, w).ok());
+  EXPECT_TRUE(check.ok()) << check.Text();
 }
 
 TEST_F(MatmulCheckTest, NaNAndInfinityMeetTheirLike) {

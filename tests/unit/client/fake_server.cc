@@ -98,6 +98,16 @@ void FakeServer::SetHealth(
   health_ = std::move(states);
 }
 
+void FakeServer::SetReplyOrderReversed() {
+  std::lock_guard lock(mutex_);
+  reversed_ = true;
+}
+
+bool FakeServer::reversed() const {
+  std::lock_guard lock(mutex_);
+  return reversed_;
+}
+
 int FakeServer::calls(const std::string& method) const {
   std::lock_guard lock(mutex_);
   const auto found = calls_.find(method);

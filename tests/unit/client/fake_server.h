@@ -69,7 +69,7 @@ class FakeServer {
   // Every y comes back with this added to its element [0, 0].
   void CorruptMatmul(float error);
   void SetHealth(std::vector<grpc::health::v1::HealthCheckResponse::ServingStatus> states);
-  void SetReplyOrderReversed() { reversed_ = true; }
+  void SetReplyOrderReversed();
 
   int calls(const std::string& method) const;
   // The authorization header of the last call.
@@ -85,7 +85,7 @@ class FakeServer {
   void NoteHeld();
   void NoteCancelled();
   void NoteUpload(ReceivedUpload upload);
-  bool reversed() const { return reversed_; }
+  bool reversed() const;
   std::vector<grpc::health::v1::HealthCheckResponse::ServingStatus> health() const;
 
  private:

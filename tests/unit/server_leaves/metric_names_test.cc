@@ -29,7 +29,7 @@ std::unique_ptr<Metrics> AllMetrics() {
   device->SetMemory("total", 2);
   device->SetResidentBytes("nf4", 3);
   device->SetWeights("ready", 4);
-  metrics->Rejected("queue_full");
+  metrics->Rejection("queue_full")->Rejected();
   metrics->InflightAdd(1);
   return metrics;
 }

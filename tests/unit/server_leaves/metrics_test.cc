@@ -187,9 +187,12 @@ TEST_F(MetricsTest, CountsInflightAndRejected) {
   metrics_->InflightAdd(3);
   metrics_->InflightAdd(-1);
   EXPECT_EQ(ValueOf(*metrics_, "nibble_inflight_requests"), 2);
-  metrics_->Rejected("queue_full");
-  metrics_->Rejected("queue_full");
-  metrics_->Rejected("draining");
+  RejectionMetrics* const full = metrics_->Rejection("queue_full");
+  EXPECT_EQ(metrics_->Rejection("queue_full"), full);
+  EXPECT_EQ(ValueOf(*metrics_, "nibble_rejected_total{reason=\"queue_full\"}"), 0);
+  metrics_->Rejection("queue_full")->Rejected();
+  metrics_->Rejection("queue_full")->Rejected();
+  metrics_->Rejection("draining")->Rejected();
   EXPECT_EQ(ValueOf(*metrics_, "nibble_rejected_total{reason=\"queue_full\"}"), 2);
   EXPECT_EQ(ValueOf(*metrics_, "nibble_rejected_total{reason=\"draining\"}"), 1);
 }
@@ -318,7 +321,7 @@ TEST_F(MetricsTest, ThreadsAddWhileOthersScrape) {
         metrics_->Op("matmul")->BatchFormed(i);
         metrics_->Device("cpu:0")->AddTraffic(1, 1e-3);
         metrics_->Device("cpu:0")->SetMemory("used", i);
-        metrics_->Rejected("queue_full");
+        metrics_->Rejection("queue_full")->Rejected();
         metrics_->InflightAdd(i % 2 == 0 ? 1 : -1);
       }
     });

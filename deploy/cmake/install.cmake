@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 set(nibble_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/nibble)
 install(EXPORT nibble-targets NAMESPACE nibble:: DESTINATION ${nibble_package_dir})
-configure_package_config_file(cmake/nibble-config.cmake.in ${PROJECT_BINARY_DIR}/nibble-config.cmake
+configure_package_config_file(deploy/cmake/nibble-config.cmake.in ${PROJECT_BINARY_DIR}/nibble-config.cmake
   INSTALL_DESTINATION ${nibble_package_dir})
 # Before 1.0 a minor version may change interfaces.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/nibble-config-version.cmake
