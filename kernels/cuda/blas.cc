@@ -75,7 +75,8 @@ cudaDataType_t TypeOf(DType dtype) {
 // Descriptors of one problem and the algorithm chosen for it.
 class Plan {
  public:
-  Plan(const Library& library, const BlasProblem& problem) : library_(library), problem_(problem) {}
+  Plan(const Library& library, const BlasOptions& options, const BlasProblem& problem)
+      : library_(library), options_(options), problem_(problem) {}
   ~Plan() {
     for (cublasLtMatrixLayout_t layout : {x_, w_, y_}) {
       if (layout != nullptr) library_.layout_destroy(layout);
@@ -106,7 +107,7 @@ class Plan {
     const float alpha = 1.0f;
     const float beta = problem_.accumulate ? 1.0f : 0.0f;
     return Check(library_.matmul(handle, desc_, &alpha, w, w_, x, x_, &beta, y, y_, y, y_,
-                                 &algorithm_, workspace, kBlasWorkspaceBytes, stream),
+                                 &algorithm_, workspace, options_.workspace_bytes, stream),
                  "cublasLtMatmul");
   }
 
@@ -122,8 +123,9 @@ class Plan {
     cublasLtMatmulPreference_t preference = nullptr;
     NIBBLE_RETURN_IF_ERROR(
         Check(library_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
-    const uint64_t workspace_bytes = kBlasWorkspaceBytes;
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const uint64_t workspace_bytes = options_.workspace_bytes;
+    const uint32_t reductions =
+        options_.allow_split_k ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
     Status status =
@@ -151,6 +153,7 @@ class Plan {
   }
 
   const Library& library_;
+  const BlasOptions options_;
   const BlasProblem problem_;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t x_ = nullptr;
@@ -161,7 +164,8 @@ class Plan {
 
 class CublasLt final : public Blas {
  public:
-  CublasLt(const Library& library, cublasLtHandle_t handle) : library_(library), handle_(handle) {}
+  CublasLt(const Library& library, const BlasOptions& options, cublasLtHandle_t handle)
+      : library_(library), options_(options), handle_(handle) {}
   ~CublasLt() override {
     plans_.clear();
     library_.destroy(handle_);
@@ -180,7 +184,7 @@ class CublasLt final : public Blas {
   StatusOr<std::shared_ptr<const Plan>> PlanOf(const BlasProblem& problem) {
     const std::lock_guard lock(mutex_);
     if (const auto found = plans_.find(problem); found != plans_.end()) return found->second;
-    auto plan = std::make_shared<Plan>(library_, problem);
+    auto plan = std::make_shared<Plan>(library_, options_, problem);
     NIBBLE_RETURN_IF_ERROR(plan->Create(handle_));
     if (plans_.size() >= kMaxPlans) plans_.clear();
     plans_.emplace(problem, plan);
@@ -188,6 +192,7 @@ class CublasLt final : public Blas {
   }
 
   const Library library_;
+  const BlasOptions options_;
   cublasLtHandle_t handle_;
   std::mutex mutex_;
   std::map<BlasProblem, std::shared_ptr<const Plan>> plans_;
@@ -195,11 +200,11 @@ class CublasLt final : public Blas {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Blas>> OpenBlas() {
+StatusOr<std::unique_ptr<Blas>> OpenBlas(const BlasOptions& options) {
   NIBBLE_ASSIGN_OR_RETURN(const Library library, OpenLibrary());
   cublasLtHandle_t handle = nullptr;
   NIBBLE_RETURN_IF_ERROR(Check(library.create(&handle), "cublasLtCreate"));
-  return std::make_unique<CublasLt>(library, handle);
+  return std::make_unique<CublasLt>(library, options, handle);
 }
 
 }  // namespace nibble::cuda

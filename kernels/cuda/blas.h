@@ -27,11 +27,14 @@ struct BlasProblem {
   auto operator<=>(const BlasProblem&) const = default;
 };
 
-// Scratch memory that Run needs, aligned to 256 bytes.
-inline constexpr uint64_t kBlasWorkspaceBytes = uint64_t{1} << 20;
+struct BlasOptions {
+  // Scratch memory that Run needs, aligned to 256 bytes.
+  uint64_t workspace_bytes = uint64_t{1} << 20;
+  // Whether K may be split and partial sums reduced. Without it a row's sums are one block's.
+  bool allow_split_k = false;
+};
 
-// Thread safe. The algorithm of each problem is chosen once, without splits of K, so that repeats
-// give the same bits.
+// Thread safe. The algorithm of each problem is chosen once, so that repeats give the same bits.
 class Blas {
  public:
   virtual ~Blas() = default;
@@ -41,7 +44,7 @@ class Blas {
 };
 
 // For the current device. kFailedPrecondition where the library cannot be opened.
-StatusOr<std::unique_ptr<Blas>> OpenBlas();
+StatusOr<std::unique_ptr<Blas>> OpenBlas(const BlasOptions& options = {});
 
 }  // namespace nibble::cuda
 

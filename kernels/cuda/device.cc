@@ -118,7 +118,9 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
   auto context = std::make_shared<Context>(info.id, ordinal, info.memory_bytes);
   info.peak_bandwidth_bytes_per_second = MeasureReadBandwidth(context, info.cores);
   NIBBLE_RETURN_IF_ERROR(context->health());
-  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(info), context, std::move(blas)));
+  const GpuLimits limits{info.cores, static_cast<int>(properties.sharedMemPerBlockOptin)};
+  std::unique_ptr<CudaDevice> device(
+      new CudaDevice(std::move(info), limits, context, std::move(blas)));
   NIBBLE_ASSIGN_OR_RETURN(device->upload_stream_, CudaStream::Create(context));
   return std::unique_ptr<Device>(std::move(device));
 }
@@ -218,7 +220,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice));
   NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice)));
   const DeviceGuard guard(context_->ordinal());
-  return RunMatmul(args, *weight, choice, workspace, info_.cores, *context_, *blas_, handle);
+  return RunMatmul(args, *weight, choice, workspace, limits_, *context_, *blas_, handle);
 }
 
 Status CudaDevice::Dequantize(const DequantizeArgs& args, const Choice& choice, void*,
@@ -257,7 +259,7 @@ Status CudaDevice::NormQuant(const NormQuantArgs& args, const Choice& choice, vo
   row.m = args.x.rows;
   row.d = static_cast<int32_t>(args.x.cols);
   row.vector = row.d % 8 == 0 && IsVector(args.x) && IsVector(args.residual) &&
-               IsVector(args.residual_out) && IsVector(args.y);
+               IsVector(args.residual_out) && IsVector(args.gamma) && IsVector(args.y);
   const DeviceGuard guard(context_->ordinal());
   return context_->Check(LaunchNormQuant(row, static_cast<Element>(args.x.dtype), handle),
                          "norm_quant");

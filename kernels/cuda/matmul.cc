@@ -81,7 +81,7 @@ struct GemmPlan {
     const int64_t by_sums = kChunkBytes / (std::min(shape.m, kChunkBytes) * 4);
     chunk = std::max(kChunkOutputs, std::min(by_weights, by_sums) / kChunkOutputs * kChunkOutputs);
     chunk = std::min(chunk, RoundUp(shape.n, kBlasAlign));
-    blas_offset = workspace.Place(1, kBlasWorkspaceBytes);
+    blas_offset = workspace.Place(1, BlasOptions{}.workspace_bytes);
     x_offset = workspace.Place(shape.m, k_padded * 2);
     if (split) low_offset = workspace.Place(shape.m, k_padded * 2);
     if (decode) w_offset = workspace.Place(chunk, k_padded * 2);
@@ -106,13 +106,13 @@ bool IsAligned(const void* data, int64_t stride_bytes) {
 // One call's arguments beside its plan.
 class Matmul {
  public:
-  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace, int multiprocessors,
+  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace, const GpuLimits& limits,
          Context& context, Blas& blas, cudaStream_t stream)
       : args_(args),
         spec_(weight.spec()),
         view_(weight.view()),
         workspace_(workspace),
-        multiprocessors_(multiprocessors),
+        limits_(limits),
         context_(context),
         blas_(blas),
         stream_(stream) {
@@ -158,7 +158,7 @@ class Matmul {
     gemv.y_type = YType();
     gemv.y_stride = args_.y.row_stride;
     const GemvLaunch launch{core::ScalesPerUnit(spec_), args_.x.dtype == DType::kF16,
-                            multiprocessors_};
+                            limits_.multiprocessors, limits_.shared_bytes};
     const auto* x = static_cast<const char*>(gemv.x);
     for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
       gemv.x = x + row * gemv.x_stride * 2;
@@ -252,7 +252,7 @@ class Matmul {
   const WeightSpec& spec_;
   const WeightView& view_;
   char* workspace_;
-  int multiprocessors_;
+  GpuLimits limits_;
   Context& context_;
   Blas& blas_;
   cudaStream_t stream_;
@@ -272,10 +272,9 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
-                 void* workspace, int multiprocessors, Context& context, Blas& blas,
+                 void* workspace, const GpuLimits& limits, Context& context, Blas& blas,
                  cudaStream_t stream) {
-  Matmul matmul(args, weight, static_cast<char*>(workspace), multiprocessors, context, blas,
-                stream);
+  Matmul matmul(args, weight, static_cast<char*>(workspace), limits, context, blas, stream);
   if (choice.kernel == "cuda_gemv") return matmul.RunGemv();
   if (choice.kernel == "cuda_gemm") return matmul.RunGemm();
   return matmul.RunF32();

@@ -82,6 +82,12 @@ int64_t CanonicalRowBytes(const WeightSpec& spec) {
   return 0;
 }
 
+// log2 of a power of two, else -1.
+int32_t ShiftOf(int32_t value) {
+  const auto bits = static_cast<uint32_t>(value);
+  return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
+}
+
 int64_t RowsInTiles(int64_t n) { return CeilDiv(n, kUnitRows) * kUnitRows; }
 
 // Copies and kernels of one upload. The first error ends it.
@@ -129,6 +135,8 @@ class Packer {
     view.group_size = static_cast<int32_t>(GroupSize(spec_));
     view.groups = static_cast<int32_t>(layout_.scale_groups);
     view.rows_per_scale = static_cast<int32_t>(RowsPerScale(spec_));
+    view.group_shift = ShiftOf(view.group_size);
+    view.rows_shift = ShiftOf(view.rows_per_scale);
     view.codes = memory_ + layout_.codes_offset;
     view.scales = memory_ + layout_.scales_offset;
     if (spec_.format == Format::kInt4) view.codes_kind = Codes::kInt4;

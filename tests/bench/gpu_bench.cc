@@ -30,6 +30,8 @@ namespace {
 constexpr double kTensorFlops = 790e12;
 constexpr uint64_t kColdBytes = uint64_t{400} << 20;
 constexpr int kMinLaunches = 40;
+// cuBLAS as others use it: free to split K.
+constexpr cuda::BlasOptions kCublas{uint64_t{32} << 20, true};
 
 struct Options {
   bool quick = false;
@@ -219,7 +221,7 @@ class Bench {
     for (uint64_t bytes = 0; bytes < kColdBytes || weights.size() < 2; bytes += n * k * 2) {
       NIBBLE_ASSIGN_OR_RETURN(weights.emplace_back(), Activations(n * k));
     }
-    NIBBLE_ASSIGN_OR_RETURN(const auto scratch, Zeros(cuda::kBlasWorkspaceBytes));
+    NIBBLE_ASSIGN_OR_RETURN(const auto scratch, Zeros(kCublas.workspace_bytes));
     std::vector<double> times_us;
     for (const int64_t m : ms) {
       NIBBLE_ASSIGN_OR_RETURN(const auto x, Activations(m * k));
@@ -393,7 +395,7 @@ Status RunAll(Bench& bench, const Options& options) {
 Status Main(const Options& options) {
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, cuda::CudaDevice::Create(0));
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream());
-  NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Blas> blas, cuda::OpenBlas());
+  NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Blas> blas, cuda::OpenBlas(kCublas));
   Bench bench(*device, *stream, *blas);
   const double read_tbs = device->info().peak_bandwidth_bytes_per_second * 1e-12;
   NIBBLE_ASSIGN_OR_RETURN(const double copy_tbs, MeasureCopyTbs(bench.handle()));

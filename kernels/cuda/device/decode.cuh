@@ -7,17 +7,24 @@
 
 namespace nibble::cuda {
 
+// value / divisor, by a shift where there is one.
+__device__ inline int32_t Divide(int32_t value, int32_t divisor, int32_t shift) {
+  return shift >= 0 ? value >> shift : value / divisor;
+}
+
 // Index of the scale of element (n, k).
 __device__ inline int64_t ScaleIndex(const WeightView& w, int32_t n, int32_t k) {
   switch (w.scale_kind) {
     case ScaleKind::kFlat:
       return (static_cast<int64_t>(n) * w.k + k) >> w.block_shift;
     case ScaleKind::kTiled: {
-      const int32_t group = w.group_index != nullptr ? w.group_index[k] : k / w.group_size;
+      const int32_t group =
+          w.group_index != nullptr ? w.group_index[k] : Divide(k, w.group_size, w.group_shift);
       return TiledIndex(w.groups, n, group);
     }
     case ScaleKind::kGrid:
-      return static_cast<int64_t>(n / w.rows_per_scale) * w.groups + k / w.group_size;
+      return static_cast<int64_t>(Divide(n, w.rows_per_scale, w.rows_shift)) * w.groups +
+             Divide(k, w.group_size, w.group_shift);
     case ScaleKind::kNone:
       break;
   }
@@ -56,6 +63,11 @@ struct ScaledCodec {
     int64_t index = ScaleIndex(w, n, k);
     float scale = LoadElement(w.scales, w.scale_type, index);
     float zero = Format::kHasZeroPoints && w.zero_points != nullptr ? w.zero_points[index] : 8.0f;
+    if (shared && k + 8 <= w.k) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[i] = __fmul_rn(Format::Code(raw, table, i, zero), scale);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (k + i >= w.k) {

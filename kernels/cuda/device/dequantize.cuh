@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kDequantizeWarps * 32)
   const int32_t unit_k = static_cast<int32_t>(unit % units) * kUnitInputs;
   const bool aligned =
       out_stride % 8 == 0 && reinterpret_cast<uintptr_t>(out) % (8 * sizeof(Out)) == 0;
-#pragma unroll 2
+#pragma unroll
   for (int step = 0; step < 8; ++step) {
     const int32_t n = tile * kUnitRows + lane / 4 + 8 * (step & 1);
     const int32_t k = unit_k + (step >> 1) * 32 + (lane % 4) * 8;

@@ -10,162 +10,11 @@
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_CUH_
 
-#include "kernels/cuda/device/args.cuh"
-#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/gemv_units.cuh"
 
 namespace nibble::cuda {
 
 inline constexpr int kGemvWarps = 16;
-
-__device__ inline uint4 LoadStreaming(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-// Scales of rows r and r + 8, as stored: 16-bit ones share `x`.
-__device__ inline uint2 LoadTiledScales(const WeightView& w, int64_t index) {
-  if (w.scale_type == Element::kF32) {
-    return __ldg(reinterpret_cast<const uint2*>(static_cast<const float*>(w.scales) + index));
-  }
-  return {__ldg(reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(w.scales) + index)),
-          0};
-}
-
-__device__ inline float2 WidenScales(const WeightView& w, uint2 raw) {
-  if (w.scale_type == Element::kF32) return {__uint_as_float(raw.x), __uint_as_float(raw.y)};
-  if (w.scale_type == Element::kBF16) {
-    return {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000u)};
-  }
-  return __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
-}
-
-// What a codec holds of one unit between loading and use, and how it feeds the tensor cores.
-// Decode(i) gives the fragments of 32 inputs from 32 i on: `low` of row g, `high` of row g + 8.
-template <class Pairs, int kScales>
-struct Int4Unit {
-  static constexpr int kScalesPerUnit = kScales;
-  static constexpr float kUnscale = Int4Words<Pairs>::kUnscale;
-  static constexpr int kTableBytes = 0;
-  uint4 words[2];
-  uint2 scales[kScales];
-  uint32_t zeros[kScales];
-
-  __device__ static void FillTable(const WeightView&, uint32_t*) {}
-  __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
-    words[0] = LoadStreaming(from + lane * 16);
-    words[1] = LoadStreaming(from + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      const int32_t group = kScales > 1 ? unit * kScales + i : unit * kUnitInputs / w.group_size;
-      const int64_t index = (tile * w.groups + group) * kUnitRows + lane / 4 * 2;
-      scales[i] = LoadTiledScales(w, index);
-      zeros[i] = w.zero_points == nullptr
-                     ? 0x0808u
-                     : __ldg(reinterpret_cast<const uint16_t*>(w.zero_points + index));
-    }
-  }
-  __device__ float2 Scale(const WeightView& w, int i) const { return WidenScales(w, scales[i]); }
-  __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
-                         uint32_t (&high)[4]) const {
-    const uint32_t zero = zeros[i * kScales / 4];
-    const uint4& half = words[i / 2];
-    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.x : half.z,
-                             Int4Words<Pairs>::Zero(static_cast<float>(zero & 0xFFu)), low);
-    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.y : half.w,
-                             Int4Words<Pairs>::Zero(static_cast<float>(zero >> 8)), high);
-  }
-};
-
-// A byte is a pair of codes. 256 pairs, 256 bytes apart so that an address is one byte permutation,
-// each replicated for every lane so that no two lanes meet in a bank. The values are rounded to the
-// activations' type.
-template <class Pairs, int kScales>
-struct TableUnit {
-  static constexpr int kScalesPerUnit = kScales;
-  static constexpr float kUnscale = 1.0f;
-  static constexpr int kTableBytes = 256 * 256;
-  uint4 words[2];
-  uint2 scales[kScales];
-
-  __device__ static void FillTable(const WeightView& w, uint32_t* table) {
-    for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) {
-      const int byte = i / 32;
-      table[byte * 64 + i % 32] = Pairs::Pair(w.table[byte & 15], w.table[byte >> 4]);
-    }
-  }
-  __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
-    words[0] = LoadStreaming(from + lane * 16);
-    words[1] = LoadStreaming(from + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      const int32_t group = kScales > 1 ? unit * kScales + i : unit * kUnitInputs / w.group_size;
-      scales[i] = LoadTiledScales(w, (tile * w.groups + group) * kUnitRows + lane / 4 * 2);
-    }
-  }
-  __device__ float2 Scale(const WeightView& w, int i) const { return WidenScales(w, scales[i]); }
-  __device__ static void Lookup(const uint32_t* table, uint32_t word, uint32_t (&pairs)[4]) {
-    const uint32_t lane_bytes = threadIdx.x % 32 * 4;
-    const char* base = reinterpret_cast<const char*>(table);
-    // Byte p of the word above the lane's offset: p * 256 is an entry's place.
-    pairs[0] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5504));
-    pairs[1] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5514));
-    pairs[2] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5524));
-    pairs[3] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5534));
-  }
-  __device__ void Decode(const WeightView&, const uint32_t* table, int i, uint32_t (&low)[4],
-                         uint32_t (&high)[4]) const {
-    const uint4& half = words[i / 2];
-    // __byte_perm counts the bytes of its second argument from 4; byte 5 of the lane offset is 0.
-    Lookup(table, i % 2 == 0 ? half.x : half.z, low);
-    Lookup(table, i % 2 == 0 ? half.y : half.w, high);
-  }
-};
-
-template <class Pairs>
-struct Fp8Unit {
-  static constexpr int kScalesPerUnit = 1;
-  static constexpr float kUnscale = Fp8Words<Pairs>::kUnscale;
-  static constexpr int kTableBytes = 0;
-  uint4 words[4];
-  float2 scale;
-
-  __device__ static void FillTable(const WeightView&, uint32_t*) {}
-  __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 2048;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = LoadStreaming(from + i * 512 + lane * 16);
-    // Rows past the last one read its scale and are not stored.
-    const auto* scales = static_cast<const float*>(w.scales);
-    const int32_t group = unit * kUnitInputs / w.group_size;
-    const auto n = static_cast<int32_t>(tile) * kUnitRows + lane / 4;
-    scale.x =
-        __ldg(scales + static_cast<int64_t>(min(n, w.n - 1) / w.rows_per_scale) * w.groups + group);
-    scale.y = __ldg(
-        scales + static_cast<int64_t>(min(n + 8, w.n - 1) / w.rows_per_scale) * w.groups + group);
-  }
-  __device__ float2 Scale(const WeightView&, int) const { return scale; }
-  __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
-                         uint32_t (&high)[4]) const {
-    uint32_t pairs[2];
-    Fp8Words<Pairs>::Decode(words[i].x, pairs);
-    low[0] = pairs[0];
-    low[1] = pairs[1];
-    Fp8Words<Pairs>::Decode(words[i].y, pairs);
-    low[2] = pairs[0];
-    low[3] = pairs[1];
-    Fp8Words<Pairs>::Decode(words[i].z, pairs);
-    high[0] = pairs[0];
-    high[1] = pairs[1];
-    Fp8Words<Pairs>::Decode(words[i].w, pairs);
-    high[2] = pairs[0];
-    high[3] = pairs[1];
-  }
-};
 
 // Columns of x that a thread needs of one unit: 16 bytes for each 32 inputs and 8 rows.
 template <int kColumns>
@@ -224,11 +73,54 @@ __device__ inline void MultiplyUnit(const WeightView& w, const uint32_t* table, 
 template <class Unit>
 inline constexpr int kPartialBuffers = Unit::kTableBytes > 0 ? 1 : 2;
 
-// Bytes of dynamic shared memory: the table, then the warps' partial sums.
+// One buffer of the warps' partial sums.
+template <int kColumns, int kTiles>
+__host__ __device__ constexpr int PartialBytes() {
+  return kGemvWarps * kColumns * 8 * (kTiles * kUnitRows + 4) * 4;
+}
+
+// Bytes of dynamic shared memory: the table, then the partial sums.
 template <class Unit, int kColumns, int kTiles>
-constexpr int GemvSharedBytes() {
-  return Unit::kTableBytes +
-         kPartialBuffers<Unit> * kGemvWarps * kColumns * 8 * (kTiles * kUnitRows + 4) * 4;
+__host__ __device__ constexpr int GemvSharedBytes() {
+  return Unit::kTableBytes + kPartialBuffers<Unit> * PartialBytes<kColumns, kTiles>();
+}
+
+// Adds the sums of a tile over the block's warps, in their order, and stores them with the bias.
+// partials [warp][row of x][output].
+template <int kColumns, int kTiles>
+__device__ inline void AddWarps(const WeightView& w, const GemvArgs& args, int64_t tile,
+                                const float (&sums)[kTiles][kColumns][4], float* partials) {
+  constexpr int kRows = kTiles * kUnitRows;
+  constexpr int kRowPitch = kRows + 4;
+  constexpr int kWarpPitch = kColumns * 8 * kRowPitch;
+  const int lane = threadIdx.x % 32;
+  float* mine = partials + threadIdx.x / 32 * kWarpPitch;
+#pragma unroll
+  for (int part = 0; part < kTiles; ++part) {
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = column * 8 + lane % 4 * 2 + (i & 1);
+        mine[row * kRowPitch + part * kUnitRows + lane / 4 + (i >> 1) * 8] = sums[part][column][i];
+      }
+    }
+  }
+  // With two buffers one barrier a tile does: the next tile writes the other buffer, and the one
+  // after it waits here.
+  __syncthreads();
+  for (int index = threadIdx.x; index < kRows * args.m; index += kGemvWarps * 32) {
+    const int row = index / kRows;
+    const int output = index % kRows;
+    const int64_t n = tile * kRows + output;
+    if (n >= w.n) continue;
+    const float* from = partials + row * kRowPitch + output;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kGemvWarps; ++i) sum = __fadd_rn(sum, from[i * kWarpPitch]);
+    if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
+    StoreElement(args.y, args.y_type, row * args.y_stride + n, sum);
+  }
 }
 
 // kColumns: groups of 8 rows of x. kDepth: units a warp has in flight. kHeld: a warp's units are at
@@ -238,9 +130,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
     GemvKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args) {
   extern __shared__ __align__(16) uint32_t shared[];
   const uint32_t* table = shared;
-  constexpr int kRows = kTiles * kUnitRows;
-  constexpr int kRowPitch = kRows + 4;
-  constexpr int kBuffer = kGemvWarps * kColumns * 8 * kRowPitch;
+  constexpr int kBuffer = PartialBytes<kColumns, kTiles>() / 4;
   float* partials = reinterpret_cast<float*>(shared) + Unit::kTableBytes / 4;
 
   const int lane = threadIdx.x % 32;
@@ -296,37 +186,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
              units[depth]);
       }
     }
-    // partials[buffer][warp][row of x][output]
-    float* mine = partials + buffer * kBuffer + warp * kColumns * 8 * kRowPitch;
-#pragma unroll
-    for (int part = 0; part < kTiles; ++part) {
-#pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = column * 8 + lane % 4 * 2 + (i & 1);
-          mine[row * kRowPitch + part * kUnitRows + lane / 4 + (i >> 1) * 8] =
-              sums[part][column][i];
-        }
-      }
-    }
-    // With two buffers one barrier a tile does: the next tile writes the other buffer, and the one
-    // after it waits here.
-    __syncthreads();
-    for (int index = threadIdx.x; index < kRows * args.m; index += kGemvWarps * 32) {
-      const int row = index / kRows;
-      const int output = index % kRows;
-      const int64_t n = tile * kRows + output;
-      if (n >= w.n) continue;
-      const float* from = partials + buffer * kBuffer + row * kRowPitch + output;
-      float sum = 0.0f;
-#pragma unroll
-      for (int i = 0; i < kGemvWarps; ++i) {
-        sum = __fadd_rn(sum, from[i * kColumns * 8 * kRowPitch]);
-      }
-      if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
-      StoreElement(args.y, args.y_type, row * args.y_stride + n, sum);
-    }
+    AddWarps<kColumns, kTiles>(w, args, tile, sums, partials + buffer * kBuffer);
     if constexpr (kPartialBuffers<Unit> == 2) {
       buffer ^= 1;
     } else {

@@ -47,6 +47,30 @@ __device__ inline float DynamicScale(int amax_bits, Element type) {
   return scale < floor ? floor : scale;
 }
 
+// Divides many values by one scale: correctly rounded quotients, as __fdiv_rn, by multiplying with
+// the reciprocal and correcting twice with the exact remainder.
+class Divider {
+ public:
+  __device__ explicit Divider(float scale) {
+    scale_ = scale;
+    reciprocal_ = __frcp_rn(scale);
+    fast_ = scale >= 0x1p-100f && scale <= 0x1p60f;
+  }
+
+  __device__ float operator()(float v) const {
+    const float first = __fmul_rn(v, reciprocal_);
+    // Far from overflow the remainders are exact; quotients far below every code need not be.
+    if (!fast_ || !(fabsf(first) < 0x1p60f)) return __fdiv_rn(v, scale_);
+    const float second = __fmaf_rn(__fmaf_rn(-first, scale_, v), reciprocal_, first);
+    return __fmaf_rn(__fmaf_rn(-second, scale_, v), reciprocal_, second);
+  }
+
+ private:
+  float scale_;
+  float reciprocal_;
+  bool fast_;
+};
+
 }  // namespace nibble::cuda
 
 #endif  // NIBBLE_KERNELS_CUDA_DEVICE_REDUCE_CUH_

@@ -32,14 +32,27 @@ __device__ inline void StoreEight(T* row, int32_t col, int32_t d, bool vector,
   }
 }
 
+__device__ inline void LoadGamma(const RowOpArgs& args, int32_t col, float (&gamma)[8]) {
+  switch (args.gamma_type) {
+    case Element::kF32:
+      return LoadEight(static_cast<const float*>(args.gamma), col, args.d, args.vector, gamma);
+    case Element::kF16:
+      return LoadEight(static_cast<const __half*>(args.gamma), col, args.d, args.vector, gamma);
+    default:
+      return LoadEight(static_cast<const __nv_bfloat16*>(args.gamma), col, args.d, args.vector,
+                       gamma);
+  }
+}
+
 // v / scale as eight codes of args.y_type.
 __device__ inline void StoreCodes(const RowOpArgs& args, int64_t row, int32_t col,
                                   const float (&v)[8], float scale) {
+  const Divider divide(scale);
   auto* to = static_cast<uint8_t*>(args.y) + row * args.y_stride + col;
   uint8_t codes[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const float scaled = __fdiv_rn(v[i], scale);
+    const float scaled = divide(v[i]);
     codes[i] = args.y_type == Element::kI8 ? FloatToI8(scaled) : FloatToE4M3(scaled);
   }
   if (args.vector) {
@@ -76,11 +89,11 @@ struct NormRow {
   }
   __device__ static void Finish(const RowOpArgs& args, int64_t, int32_t col, float rsqrt,
                                 float (&v)[8]) {
+    float gamma[8];
+    LoadGamma(args, col, gamma);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float gamma =
-          col + i < args.d ? LoadElement(args.gamma, args.gamma_type, col + i) : 0.0f;
-      v[i] = RoundTo<T>(__fmul_rn(RoundTo<T>(__fmul_rn(v[i], rsqrt)), gamma));
+      v[i] = RoundTo<T>(__fmul_rn(RoundTo<T>(__fmul_rn(v[i], rsqrt)), gamma[i]));
     }
   }
   static constexpr bool kNeedsRsqrt = true;
@@ -111,8 +124,7 @@ struct SiluMulRow {
 // kHeld: groups of eight columns that a thread keeps in registers; 0: rows of any length, read
 // again in each phase. A thread's columns, and with them every sum's order, depend on d alone.
 template <class T, template <class> class Row, int kHeld>
-__global__ void __launch_bounds__(kHeld == 1 ? 256 : 1024)
-    RowOpKernel(const __grid_constant__ RowOpArgs args) {
+__global__ void __launch_bounds__(1024) RowOpKernel(const __grid_constant__ RowOpArgs args) {
   __shared__ float sum_scratch[kMaxWarps];
   __shared__ int max_scratch[kMaxWarps];
   const int64_t row = blockIdx.x;

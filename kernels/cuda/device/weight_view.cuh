@@ -47,9 +47,11 @@ struct WeightView {
   int32_t k = 0;
   int32_t units = 0;  // ceil(k / 128)
   int32_t block_shift = 0;
-  int32_t group_size = 1;  // inputs a scale covers; at least k: all
-  int32_t groups = 1;      // stored groups of a row
+  int32_t group_size = 1;    // inputs a scale covers; at least k: all
+  int32_t groups = 1;        // stored groups of a row
+  int32_t group_shift = -1;  // log2(group_size), or -1
   int32_t rows_per_scale = 1;
+  int32_t rows_shift = -1;  // log2(rows_per_scale), or -1
   const void* codes = nullptr;
   const void* scales = nullptr;
   const uint8_t* zero_points = nullptr;  // null: 8

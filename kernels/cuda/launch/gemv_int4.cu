@@ -8,14 +8,11 @@ cudaError_t Launch(const WeightView& view, const GemvArgs& args, const GemvLaunc
                    cudaStream_t stream) {
   switch (launch.scales_per_unit) {
     case 1:
-      return LaunchGemvUnits<Pairs, Int4Unit<Pairs, 1>, 2, 2>(view, args, launch.multiprocessors,
-                                                              stream);
+      return LaunchGemvUnits<Pairs, Int4Unit<Pairs, 1>, 2>(view, args, launch, stream);
     case 2:
-      return LaunchGemvUnits<Pairs, Int4Unit<Pairs, 2>, 2, 2>(view, args, launch.multiprocessors,
-                                                              stream);
+      return LaunchGemvUnits<Pairs, Int4Unit<Pairs, 2>, 2>(view, args, launch, stream);
     case 4:
-      return LaunchGemvUnits<Pairs, Int4Unit<Pairs, 4>, 1, 2>(view, args, launch.multiprocessors,
-                                                              stream);
+      return LaunchGemvUnits<Pairs, Int4Unit<Pairs, 4>, 1>(view, args, launch, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -4,40 +4,47 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/device/gemv.cuh"
+#include "kernels/cuda/device/gemv_ring.cuh"
 #include "kernels/cuda/launch/gemv.h"
 
 namespace nibble::cuda {
 
-template <class Pairs, class Unit, int kColumns, int kTiles, int kDepth, bool kHeld>
-cudaError_t LaunchGemvVariant(const WeightView& view, const GemvArgs& args, int multiprocessors,
-                              cudaStream_t stream) {
-  constexpr int kShared = GemvSharedBytes<Unit, kColumns, kTiles>();
-  const auto kernel = GemvKernel<Pairs, Unit, kColumns, kTiles, kDepth, kHeld>;
-  if constexpr (kShared > 48 * 1024) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-    if (error != cudaSuccess) return error;
-  }
+template <int kTiles, int kShared>
+cudaError_t LaunchGemvKernel(void (*kernel)(WeightView, GemvArgs), const WeightView& view,
+                             const GemvArgs& args, int multiprocessors, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error != cudaSuccess) return error;
   const int64_t tiles = (int64_t{view.n} + kTiles * kUnitRows - 1) / (kTiles * kUnitRows);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors));
   kernel<<<blocks, kGemvWarps * 32, kShared, stream>>>(view, args);
   return cudaGetLastError();
 }
 
-// kTiles, kDepth: what fits the registers beside one group of 8 rows of x.
-template <class Pairs, class Unit, int kTiles, int kDepth>
-cudaError_t LaunchGemvUnits(const WeightView& view, const GemvArgs& args, int multiprocessors,
+// kColumns: groups of 8 rows of x. kTiles: what fits the registers beside them.
+template <class Pairs, class Unit, int kColumns, int kTiles>
+cudaError_t LaunchGemvColumns(const WeightView& view, const GemvArgs& args,
+                              const GemvLaunch& launch, cudaStream_t stream) {
+  constexpr int kDepth = 2;  // units that a warp holds
+  const bool held = kColumns == 1 && view.units <= kDepth * kGemvWarps;
+  constexpr int kHeld = kColumns == 1 ? kDepth : 0;
+  if (launch.shared_bytes >= RingSharedBytes<Unit, kColumns, kTiles>()) {
+    return LaunchGemvKernel<kTiles, RingSharedBytes<Unit, kColumns, kTiles>()>(
+        held ? GemvRingKernel<Pairs, Unit, kColumns, kTiles, kHeld>
+             : GemvRingKernel<Pairs, Unit, kColumns, kTiles, 0>,
+        view, args, launch.multiprocessors, stream);
+  }
+  return LaunchGemvKernel<kTiles, GemvSharedBytes<Unit, kColumns, kTiles>()>(
+      held ? GemvKernel<Pairs, Unit, kColumns, kTiles, kDepth, kColumns == 1>
+           : GemvKernel<Pairs, Unit, kColumns, kTiles, kDepth, false>,
+      view, args, launch.multiprocessors, stream);
+}
+
+template <class Pairs, class Unit, int kTiles>
+cudaError_t LaunchGemvUnits(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                             cudaStream_t stream) {
-  if (args.m > 8) {
-    return LaunchGemvVariant<Pairs, Unit, 2, 1, 2, false>(view, args, multiprocessors, stream);
-  }
-  if (view.units <= kDepth * kGemvWarps) {
-    return LaunchGemvVariant<Pairs, Unit, 1, kTiles, kDepth, true>(view, args, multiprocessors,
-                                                                   stream);
-  }
-  return LaunchGemvVariant<Pairs, Unit, 1, kTiles, kDepth, false>(view, args, multiprocessors,
-                                                                  stream);
+  return args.m > 8 ? LaunchGemvColumns<Pairs, Unit, 2, 1>(view, args, launch, stream)
+                    : LaunchGemvColumns<Pairs, Unit, 1, kTiles>(view, args, launch, stream);
 }
 
 }  // namespace nibble::cuda

@@ -7,12 +7,12 @@ namespace nibble::cuda {
 namespace {
 
 // Threads and register slots of a row of d columns: a function of d alone, and with it every sum's
-// order. Few threads a row leave more rows to an SM.
+// order.
 template <class T, template <class> class Row>
 cudaError_t LaunchRows(const RowOpArgs& args, cudaStream_t stream) {
   const dim3 grid = GridFor(args.m, 1);
   const int32_t eights = (args.d + 7) / 8;
-  if (eights <= 256) {
+  if (eights <= 1024) {
     const int threads = (eights + 31) / 32 * 32;
     RowOpKernel<T, Row, 1><<<grid, threads, 0, stream>>>(args);
   } else if (eights <= 4 * 1024) {
