@@ -36,35 +36,47 @@ struct Fragments {
   }
 };
 
-// sums[column][..] += scale * (16 rows of the unit x 8 rows of x).
-template <class Pairs, class Unit, int kColumns>
-__device__ inline void MultiplyUnit(const WeightView& w, const uint32_t* table, const Unit& unit,
-                                    const Fragments<kColumns>& x, float (&sums)[kColumns][4]) {
+// sums[tile][column][..] += scale * (16 rows of a tile's unit x 8 rows of x). The two products of
+// each 32 inputs go to sums of their own, and the tiles take turns: what depends on one another is
+// short.
+template <class Pairs, class Unit, int kColumns, int kTiles>
+__device__ inline void MultiplyUnits(const WeightView& w, const uint32_t* table,
+                                     const Unit (&units)[kTiles], const Fragments<kColumns>& x,
+                                     float (&sums)[kTiles][kColumns][4]) {
   constexpr int kPartsPerScale = 4 / Unit::kScalesPerUnit;
 #pragma unroll
   for (int group = 0; group < Unit::kScalesPerUnit; ++group) {
-    float partial[kColumns][4] = {};
+    float even[kTiles][kColumns][4] = {};
+    float odd[kTiles][kColumns][4] = {};
 #pragma unroll
     for (int i = group * kPartsPerScale; i < (group + 1) * kPartsPerScale; ++i) {
-      uint32_t low[4];
-      uint32_t high[4];
-      unit.Decode(w, table, i, low, high);
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        const uint4& b = x.part[column][i];
-        Pairs::Mma(partial[column], low[0], high[0], low[1], high[1], b.x, b.y);
-        Pairs::Mma(partial[column], low[2], high[2], low[3], high[3], b.z, b.w);
+      for (int tile = 0; tile < kTiles; ++tile) {
+        uint32_t low[4];
+        uint32_t high[4];
+        units[tile].Decode(w, table, i, low, high);
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column) {
+          const uint4& b = x.part[column][i];
+          Pairs::Mma(even[tile][column], low[0], high[0], low[1], high[1], b.x, b.y);
+          Pairs::Mma(odd[tile][column], low[2], high[2], low[3], high[3], b.z, b.w);
+        }
       }
     }
-    float2 scale = unit.Scale(w, group);
-    scale.x *= Unit::kUnscale;
-    scale.y *= Unit::kUnscale;
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      sums[column][0] = __fmaf_rn(scale.x, partial[column][0], sums[column][0]);
-      sums[column][1] = __fmaf_rn(scale.x, partial[column][1], sums[column][1]);
-      sums[column][2] = __fmaf_rn(scale.y, partial[column][2], sums[column][2]);
-      sums[column][3] = __fmaf_rn(scale.y, partial[column][3], sums[column][3]);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float2 scale = units[tile].Scale(w, group);
+      scale.x *= Unit::kUnscale;
+      scale.y *= Unit::kUnscale;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float partial = __fadd_rn(even[tile][column][i], odd[tile][column][i]);
+          sums[tile][column][i] =
+              __fmaf_rn(i < 2 ? scale.x : scale.y, partial, sums[tile][column][i]);
+        }
+      }
     }
   }
 }
@@ -175,11 +187,8 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
         const int32_t unit = warp + slot * kGemvWarps;
         if (unit < w.units) {
           if constexpr (!kHeld) x[0].Load(args, unit, lane);
-#pragma unroll
-          for (int part = 0; part < kTiles; ++part) {
-            MultiplyUnit<Pairs, Unit, kColumns>(w, table, units[depth][part], x[kHeld ? depth : 0],
-                                                sums[part]);
-          }
+          MultiplyUnits<Pairs, Unit, kColumns, kTiles>(w, table, units[depth], x[kHeld ? depth : 0],
+                                                       sums);
         }
         const bool last_round = round + 1 == rounds;
         load(last_round ? tile + gridDim.x : tile, last_round ? depth : slot + kDepth,

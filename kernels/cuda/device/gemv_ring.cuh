@@ -98,10 +98,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
         units[part].Fetch(w, lane, from + part * Unit::kSlotBytes);
       }
       copy_next();
-#pragma unroll
-      for (int part = 0; part < kTiles; ++part) {
-        MultiplyUnit<Pairs, Unit, kColumns>(w, table, units[part], fragments, sums[part]);
-      }
+      MultiplyUnits<Pairs, Unit, kColumns, kTiles>(w, table, units, fragments, sums);
     };
     if constexpr (kHeld > 0) {
 #pragma unroll

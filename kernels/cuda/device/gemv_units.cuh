@@ -25,12 +25,14 @@ __device__ inline uint2 LoadTiledScales(const WeightView& w, int64_t index) {
           0};
 }
 
+// Without branches: a branch here would keep the units of a block's tiles from being interleaved.
 __device__ inline float2 WidenScales(const WeightView& w, uint2 raw) {
-  if (w.scale_type == Element::kF32) return {__uint_as_float(raw.x), __uint_as_float(raw.y)};
-  if (w.scale_type == Element::kBF16) {
-    return {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000u)};
-  }
-  return __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
+  const bool f32 = w.scale_type == Element::kF32;
+  const bool bf16 = w.scale_type == Element::kBF16;
+  const float2 half = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
+  const uint32_t low = bf16 ? raw.x << 16 : __float_as_uint(half.x);
+  const uint32_t high = bf16 ? raw.x & 0xFFFF0000u : __float_as_uint(half.y);
+  return {__uint_as_float(f32 ? raw.x : low), __uint_as_float(f32 ? raw.y : high)};
 }
 
 // Copies 4, 8 or 16 bytes to shared memory in the background.

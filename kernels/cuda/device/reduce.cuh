@@ -62,7 +62,8 @@ class Divider {
     // Far from overflow the remainders are exact; quotients far below every code need not be.
     if (!fast_ || !(fabsf(first) < 0x1p60f)) return __fdiv_rn(v, scale_);
     const float second = __fmaf_rn(__fmaf_rn(-first, scale_, v), reciprocal_, first);
-    return __fmaf_rn(__fmaf_rn(-second, scale_, v), reciprocal_, second);
+    // Of a zero, fused sums lose the sign.
+    return copysignf(__fmaf_rn(__fmaf_rn(-second, scale_, v), reciprocal_, second), v);
   }
 
  private:
