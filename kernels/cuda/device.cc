@@ -118,9 +118,7 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
   auto context = std::make_shared<Context>(info.id, ordinal, info.memory_bytes);
   info.peak_bandwidth_bytes_per_second = MeasureReadBandwidth(context, info.cores);
   NIBBLE_RETURN_IF_ERROR(context->health());
-  const GpuLimits limits{info.cores, static_cast<int>(properties.sharedMemPerBlockOptin)};
-  std::unique_ptr<CudaDevice> device(
-      new CudaDevice(std::move(info), limits, context, std::move(blas)));
+  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(info), context, std::move(blas)));
   NIBBLE_ASSIGN_OR_RETURN(device->upload_stream_, CudaStream::Create(context));
   return std::unique_ptr<Device>(std::move(device));
 }
@@ -220,7 +218,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice));
   NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice)));
   const DeviceGuard guard(context_->ordinal());
-  return RunMatmul(args, *weight, choice, workspace, limits_, *context_, *blas_, handle);
+  return RunMatmul(args, *weight, choice, workspace, info_.cores, *context_, *blas_, handle);
 }
 
 Status CudaDevice::Dequantize(const DequantizeArgs& args, const Choice& choice, void*,

@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/context.h"
-#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/packed_weight.h"
 #include "kernels/cuda/stream.h"
 #include "nibble/backend.h"
@@ -43,12 +42,8 @@ class CudaDevice final : public Device {
                       Stream& stream) override;
 
  private:
-  CudaDevice(DeviceInfo info, const GpuLimits& limits, std::shared_ptr<Context> context,
-             std::unique_ptr<Blas> blas)
-      : info_(std::move(info)),
-        limits_(limits),
-        context_(std::move(context)),
-        blas_(std::move(blas)) {}
+  CudaDevice(DeviceInfo info, std::shared_ptr<Context> context, std::unique_ptr<Blas> blas)
+      : info_(std::move(info)), context_(std::move(context)), blas_(std::move(blas)) {}
 
   Status CheckKernel(const Choice& choice, Op op) const;
   // kInvalidArgument where another device made the object.
@@ -56,7 +51,6 @@ class CudaDevice final : public Device {
   StatusOr<cudaStream_t> HandleOf(Stream& stream) const;
 
   DeviceInfo info_;
-  GpuLimits limits_;
   std::shared_ptr<Context> context_;
   std::unique_ptr<Blas> blas_;
   std::mutex upload_mutex_;  // guards upload_stream_: one upload at a time

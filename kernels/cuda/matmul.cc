@@ -106,13 +106,13 @@ bool IsAligned(const void* data, int64_t stride_bytes) {
 // One call's arguments beside its plan.
 class Matmul {
  public:
-  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace, const GpuLimits& limits,
+  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace, int multiprocessors,
          Context& context, Blas& blas, cudaStream_t stream)
       : args_(args),
         spec_(weight.spec()),
         view_(weight.view()),
         workspace_(workspace),
-        limits_(limits),
+        multiprocessors_(multiprocessors),
         context_(context),
         blas_(blas),
         stream_(stream) {
@@ -158,7 +158,7 @@ class Matmul {
     gemv.y_type = YType();
     gemv.y_stride = args_.y.row_stride;
     const GemvLaunch launch{core::ScalesPerUnit(spec_), args_.x.dtype == DType::kF16,
-                            limits_.multiprocessors, limits_.shared_bytes};
+                            multiprocessors_};
     const auto* x = static_cast<const char*>(gemv.x);
     for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
       gemv.x = x + row * gemv.x_stride * 2;
@@ -252,7 +252,7 @@ class Matmul {
   const WeightSpec& spec_;
   const WeightView& view_;
   char* workspace_;
-  GpuLimits limits_;
+  int multiprocessors_;
   Context& context_;
   Blas& blas_;
   cudaStream_t stream_;
@@ -272,9 +272,10 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
-                 void* workspace, const GpuLimits& limits, Context& context, Blas& blas,
+                 void* workspace, int multiprocessors, Context& context, Blas& blas,
                  cudaStream_t stream) {
-  Matmul matmul(args, weight, static_cast<char*>(workspace), limits, context, blas, stream);
+  Matmul matmul(args, weight, static_cast<char*>(workspace), multiprocessors, context, blas,
+                stream);
   if (choice.kernel == "cuda_gemv") return matmul.RunGemv();
   if (choice.kernel == "cuda_gemm") return matmul.RunGemm();
   return matmul.RunF32();

@@ -15,17 +15,11 @@
 
 namespace nibble::cuda {
 
-// What launches are shaped by.
-struct GpuLimits {
-  int multiprocessors = 1;
-  int shared_bytes = 0;  // dynamic shared memory that a block may have
-};
-
 uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice);
 
 // `args` are valid, with at least one row. `workspace` holds MatmulWorkspaceBytes.
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
-                 void* workspace, const GpuLimits& limits, Context& context, Blas& blas,
+                 void* workspace, int multiprocessors, Context& context, Blas& blas,
                  cudaStream_t stream);
 
 }  // namespace nibble::cuda

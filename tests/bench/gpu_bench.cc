@@ -2,17 +2,15 @@
 //   {gpu, driver, commit, read_tbs, copy_tbs, rows: [{op, format, variant, n, k, m, kernel, us,
 //    us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
 //
-// usage: gpu_bench [--quick] [--json FILE] [--driver TEXT] [--commit TEXT]
+// usage: gpu_bench [--quick] [--max-m M] [--json FILE] [--driver TEXT] [--commit TEXT]
 //
 // Every matmul's answer is compared with the binary32 kernel first; a wrong one ends the run with
 // exit code 1. share_of_limit is max(bytes / read bandwidth, FLOP / 790e12) over the time.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <memory>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +20,7 @@
 #include "kernels/cuda/device.h"
 #include "nibble/numeric.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/bench_data.h"
 #include "tests/bench/gpu_timing.h"
 
 namespace nibble::bench {
@@ -35,57 +34,11 @@ constexpr cuda::BlasOptions kCublas{uint64_t{32} << 20, true};
 
 struct Options {
   bool quick = false;
+  std::string max_m;
   std::string json;
   std::string driver;
   std::string commit;
 };
-
-HostBytes RandomBytes(int64_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(static_cast<size_t>(count));
-  for (size_t i = 0; i < bytes.size(); i += 8) {
-    const uint64_t word = random();
-    std::memcpy(bytes.data() + i, &word, std::min<size_t>(8, bytes.size() - i));
-  }
-  return HostBytes(std::move(bytes));
-}
-
-HostBytes RandomFloats(DType dtype, int64_t count, float low, float high, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<std::byte> bytes(static_cast<size_t>(count) * DTypeBytes(dtype));
-  for (int64_t i = 0; i < count; ++i) {
-    const float unit = static_cast<float>(random() >> 40) * 0x1p-24f;
-    StoreFromFloat(bytes.data(), dtype, i, low + (high - low) * unit);
-  }
-  return HostBytes(std::move(bytes));
-}
-
-CanonicalWeight RandomWeight(const WeightSpec& spec) {
-  CanonicalWeight weight;
-  weight.spec = spec;
-  const WeightGeometry geometry = GeometryOf(spec).value();
-  weight.codes = RandomBytes(geometry.code_bytes, 1);
-  if (spec.format == Format::kFP8) {
-    auto* codes = const_cast<std::byte*>(weight.codes.data());
-    for (int64_t i = 0; i < geometry.code_bytes; ++i) {
-      if ((codes[i] & std::byte{0x7F}) == std::byte{0x7F}) codes[i] = std::byte{0};
-    }
-  }
-  if (spec.nested) {
-    weight.scales = RandomBytes(geometry.scale_count, 2);
-    weight.nested_scales = RandomFloats(DType::kF32, geometry.nested_scale_count, 0.01f, 0.02f, 3);
-    weight.nested_map = RandomFloats(DType::kF32, 256, -1.0f, 1.0f, 4);
-    weight.nested_offset = 0.05f;
-  } else {
-    const DType dtype = spec.format == Format::kNF4 ? DType::kF32 : spec.scale_dtype;
-    weight.scales = RandomFloats(dtype, geometry.scale_count, 0.002f, 0.02f, 5);
-  }
-  if (spec.has_zero_points) {
-    std::vector<std::byte> zeros(static_cast<size_t>(geometry.zero_point_bytes), std::byte{7});
-    weight.zero_points = HostBytes(std::move(zeros));
-  }
-  return weight;
-}
 
 class Bench {
  public:
@@ -367,9 +320,10 @@ Status RunAll(Bench& bench, const Options& options) {
       options.quick ? std::vector<std::pair<int64_t, int64_t>>{{4096, 4096}}
                     : std::vector<std::pair<int64_t, int64_t>>{
                           {4096, 4096}, {28672, 4096}, {4096, 14336}, {57344, 8192}};
-  const std::vector<int64_t> ms =
-      options.quick ? std::vector<int64_t>{1, 16, 128}
-                    : std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
+  std::vector<int64_t> ms = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
+  if (options.quick) ms = {1, 16, 128};
+  const int64_t max_m = options.max_m.empty() ? ms.back() : std::atoll(options.max_m.c_str());
+  std::erase_if(ms, [&](int64_t m) { return m > max_m; });
   for (const auto& [n, k] : shapes) {
     const WeightSpec int4 = SpecOf(Format::kInt4, n, k);
     WeightSpec zero_points = int4;
@@ -422,12 +376,14 @@ int main(int argc, char** argv) {
       continue;
     }
     std::string* value = flag == "--json"     ? &options.json
+                         : flag == "--max-m"  ? &options.max_m
                          : flag == "--driver" ? &options.driver
                          : flag == "--commit" ? &options.commit
                                               : nullptr;
     if (value == nullptr || i + 1 == argc) {
-      fmt::print(stderr,
-                 "usage: gpu_bench [--quick] [--json FILE] [--driver TEXT] [--commit TEXT]\n");
+      fmt::print(
+          stderr,
+          "usage: gpu_bench [--quick] [--max-m M] [--json FILE] [--driver TEXT] [--commit TEXT]\n");
       return 2;
     }
     *value = argv[++i];

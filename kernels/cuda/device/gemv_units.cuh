@@ -1,5 +1,4 @@
-// How the GEMV kernels hold one packed unit of each format between loading and use: in registers,
-// loaded directly or through a ring of slots in shared memory.
+// How the GEMV kernel holds one packed unit of each format between loading and use.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_UNITS_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_UNITS_CUH_
 
@@ -35,27 +34,6 @@ __device__ inline float2 WidenScales(const WeightView& w, uint2 raw) {
   return {__uint_as_float(f32 ? raw.x : low), __uint_as_float(f32 ? raw.y : high)};
 }
 
-// Copies 4, 8 or 16 bytes to shared memory in the background.
-template <int kBytes>
-__device__ inline void CopyAsync(void* to, const void* from) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(kBytes)
-                 : "memory");
-  }
-}
-
-// Scales of rows r and r + 8 to the lane's 8 bytes.
-__device__ inline void CopyTiledScales(const WeightView& w, int64_t index, char* to) {
-  if (w.scale_type == Element::kF32) {
-    CopyAsync<8>(to, static_cast<const float*>(w.scales) + index);
-  } else {
-    CopyAsync<4>(to, static_cast<const uint16_t*>(w.scales) + index);
-  }
-}
-
 // What a codec holds of one unit between loading and use, and how it feeds the tensor cores.
 // Decode(i) gives the fragments of 32 inputs from 32 i on: `low` of row g, `high` of row g + 8.
 template <class Pairs, int kScales>
@@ -63,43 +41,9 @@ struct Int4Unit {
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = Int4Words<Pairs>::kUnscale;
   static constexpr int kTableBytes = 0;
-  // Of a ring slot: the codes, then each lane's scales, then its zero points.
-  static constexpr int kSlotBytes = 1024 + kScales * (256 + 128);
   uint4 words[2];
   uint2 scales[kScales];
   uint32_t zeros[kScales];
-
-  // Copies what `lane` needs of a unit to a slot of 32 lanes; no other lane reads it.
-  __device__ static void Copy(const WeightView& w, int64_t tile, int32_t unit, int lane,
-                              char* slot) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
-    CopyAsync<16>(slot + lane * 16, from + lane * 16);
-    CopyAsync<16>(slot + 512 + lane * 16, from + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      const int32_t group = kScales > 1 ? unit * kScales + i : unit * kUnitInputs / w.group_size;
-      const int64_t index = (tile * w.groups + group) * kUnitRows + lane / 4 * 2;
-      CopyTiledScales(w, index, slot + 1024 + i * 256 + lane * 8);
-      // Four bytes are the least that can be copied: rows g & ~1 and what lies beside them.
-      if (w.zero_points != nullptr) {
-        CopyAsync<4>(slot + 1024 + kScales * 256 + i * 128 + lane * 4,
-                     w.zero_points + (index & ~int64_t{3}));
-      }
-    }
-  }
-  __device__ void Fetch(const WeightView& w, int lane, const char* slot) {
-    words[0] = *reinterpret_cast<const uint4*>(slot + lane * 16);
-    words[1] = *reinterpret_cast<const uint4*>(slot + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      scales[i] = *reinterpret_cast<const uint2*>(slot + 1024 + i * 256 + lane * 8);
-      zeros[i] = 0x0808u;
-      if (w.zero_points != nullptr) {
-        const char* pair = slot + 1024 + kScales * 256 + i * 128 + lane * 4 + (lane / 4 % 2) * 2;
-        zeros[i] = *reinterpret_cast<const uint16_t*>(pair);
-      }
-    }
-  }
 
   __device__ static void FillTable(const WeightView&, uint32_t*) {}
   __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
@@ -136,30 +80,8 @@ struct TableUnit {
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = 1.0f;
   static constexpr int kTableBytes = 256 * 256;
-  static constexpr int kSlotBytes = 1024 + kScales * 256;
   uint4 words[2];
   uint2 scales[kScales];
-
-  __device__ static void Copy(const WeightView& w, int64_t tile, int32_t unit, int lane,
-                              char* slot) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
-    CopyAsync<16>(slot + lane * 16, from + lane * 16);
-    CopyAsync<16>(slot + 512 + lane * 16, from + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      const int32_t group = kScales > 1 ? unit * kScales + i : unit * kUnitInputs / w.group_size;
-      CopyTiledScales(w, (tile * w.groups + group) * kUnitRows + lane / 4 * 2,
-                      slot + 1024 + i * 256 + lane * 8);
-    }
-  }
-  __device__ void Fetch(const WeightView&, int lane, const char* slot) {
-    words[0] = *reinterpret_cast<const uint4*>(slot + lane * 16);
-    words[1] = *reinterpret_cast<const uint4*>(slot + 512 + lane * 16);
-#pragma unroll
-    for (int i = 0; i < kScales; ++i) {
-      scales[i] = *reinterpret_cast<const uint2*>(slot + 1024 + i * 256 + lane * 8);
-    }
-  }
 
   __device__ static void FillTable(const WeightView& w, uint32_t* table) {
     for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) {
@@ -201,7 +123,6 @@ struct Fp8Unit {
   static constexpr int kScalesPerUnit = 1;
   static constexpr float kUnscale = Fp8Words<Pairs>::kUnscale;
   static constexpr int kTableBytes = 0;
-  static constexpr int kSlotBytes = 2048 + 256;
   uint4 words[4];
   float2 scale;
 
@@ -210,24 +131,6 @@ struct Fp8Unit {
     const int64_t row = min(n, static_cast<int64_t>(w.n) - 1);
     return static_cast<const float*>(w.scales) + row / w.rows_per_scale * w.groups +
            unit * kUnitInputs / w.group_size;
-  }
-  __device__ static void Copy(const WeightView& w, int64_t tile, int32_t unit, int lane,
-                              char* slot) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 2048;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      CopyAsync<16>(slot + i * 512 + lane * 16, from + i * 512 + lane * 16);
-    }
-    const int64_t n = tile * kUnitRows + lane / 4;
-    CopyAsync<4>(slot + 2048 + lane * 8, ScaleOf(w, n, unit));
-    CopyAsync<4>(slot + 2048 + lane * 8 + 4, ScaleOf(w, n + 8, unit));
-  }
-  __device__ void Fetch(const WeightView&, int lane, const char* slot) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      words[i] = *reinterpret_cast<const uint4*>(slot + i * 512 + lane * 16);
-    }
-    scale = *reinterpret_cast<const float2*>(slot + 2048 + lane * 8);
   }
 
   __device__ static void FillTable(const WeightView&, uint32_t*) {}

@@ -13,7 +13,6 @@ struct GemvLaunch {
   int scales_per_unit = 1;  // core::ScalesPerUnit of the weight, not 0
   bool f16 = false;         // x is F16, else BF16
   int multiprocessors = 1;
-  int shared_bytes = 0;  // the most that a block may have
 };
 
 // y [m, N] = x [m, K] W^T + bias, m <= kGemvRows.

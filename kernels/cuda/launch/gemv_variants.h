@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/device/gemv_ring.cuh"
+#include "kernels/cuda/device/gemv.cuh"
 #include "kernels/cuda/launch/gemv.h"
 
 namespace nibble::cuda {
@@ -26,16 +26,10 @@ template <class Pairs, class Unit, int kColumns, int kTiles>
 cudaError_t LaunchGemvColumns(const WeightView& view, const GemvArgs& args,
                               const GemvLaunch& launch, cudaStream_t stream) {
   constexpr int kDepth = 2;  // units that a warp holds
-  const bool held = kColumns == 1 && view.units <= kDepth * kGemvWarps;
-  constexpr int kHeld = kColumns == 1 ? kDepth : 0;
-  if (launch.shared_bytes >= RingSharedBytes<Unit, kColumns, kTiles>()) {
-    return LaunchGemvKernel<kTiles, RingSharedBytes<Unit, kColumns, kTiles>()>(
-        held ? GemvRingKernel<Pairs, Unit, kColumns, kTiles, kHeld>
-             : GemvRingKernel<Pairs, Unit, kColumns, kTiles, 0>,
-        view, args, launch.multiprocessors, stream);
-  }
+  constexpr bool kMayHold = kColumns == 1;
+  const bool held = kMayHold && view.units <= kDepth * kGemvWarps;
   return LaunchGemvKernel<kTiles, GemvSharedBytes<Unit, kColumns, kTiles>()>(
-      held ? GemvKernel<Pairs, Unit, kColumns, kTiles, kDepth, kColumns == 1>
+      held ? GemvKernel<Pairs, Unit, kColumns, kTiles, kDepth, kMayHold>
            : GemvKernel<Pairs, Unit, kColumns, kTiles, kDepth, false>,
       view, args, launch.multiprocessors, stream);
 }
