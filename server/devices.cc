@@ -2,26 +2,49 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "nibble/cuda_module.h"
 #include "nibble/status.h"
+#include "server/log/log.h"
 
 namespace nibble::server {
 
-absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const Config& config) {
-  if (config.backend == "cuda") {
-    return absl::FailedPreconditionError(
-        "--backend: expected a build with the CUDA backend for 'cuda'; this one has the CPU "
-        "backend "
-        "alone");
-  }
+namespace {
+
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+StatusOr<Devices> OpenCpu(const Config& config) {
   CpuOptions options;
   options.devices = config.cpu_devices;
   options.threads = config.cpu_threads;
   options.memory_bytes = config.cpu_memory_bytes;
-  NIBBLE_ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices, CreateCpuDevices(options));
+  return CreateCpuDevices(options);
+}
+
+// Whether --device names a device of `kind`, "cpu:" or "cuda:".
+bool Names(const Config& config, std::string_view kind) {
+  return std::any_of(config.device.begin(), config.device.end(),
+                     [&](const std::string& id) { return id.starts_with(kind); });
+}
+
+StatusOr<Devices> OpenBackend(const Config& config) {
+  // --device decides where --backend leaves it open.
+  const bool automatic = config.backend == "auto" && !Names(config, "cuda:");
+  if (config.backend == "cpu" || (automatic && Names(config, "cpu:"))) return OpenCpu(config);
+  StatusOr<Devices> devices = OpenCudaDevices();
+  if (devices.ok() || !automatic) return devices;
+  log::Info("backend", {{"chosen", "cpu"}, {"reason", MessageOf(devices.status())}});
+  return OpenCpu(config);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const Config& config) {
+  NIBBLE_ASSIGN_OR_RETURN(Devices devices, OpenBackend(config));
   if (config.device.empty()) return devices;
 
   std::vector<std::string> known;

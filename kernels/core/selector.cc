@@ -7,6 +7,7 @@
 #include <span>
 
 #include "fmt/format.h"
+#include "kernels/core/packed_units.h"
 
 namespace nibble {
 namespace {
@@ -33,12 +34,15 @@ constexpr Entry kCpuTable[] = {
 };
 
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
-// column tiles are a GEMV. A pipeline step is one packed unit of 128 inputs.
+// column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. Past 64
+// rows decoding it once for cuBLASLt is the cheaper of the two. A row whose kernel does not fit the
+// problem (CudaKernelFits) is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
-    {Op::kMatmul, 8, {"cuda_gemv", 8, 16, 128, 1}},
-    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}},
-    {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 128, 1}},
-    {Op::kDequantize, kAnyM, {"cuda_dequantize", 1, 0, 0, 1}},
+    {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
+    {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
+    {Op::kDequantize, kAnyM, {"cuda_dequantize", 16, 0, 128, 1}},
     {Op::kNormQuant, kAnyM, {"cuda_norm_quant", 1, 0, 0, 1}},
     {Op::kSiluMulQuant, kAnyM, {"cuda_silu_mul_quant", 1, 0, 0, 1}},
 };
@@ -48,10 +52,12 @@ std::span<const Entry> TableOf(BackendKind kind) {
   return kCpuTable;
 }
 
-const Entry& Find(BackendKind kind, Op op, int64_t m) {
+const Entry& Find(BackendKind kind, const Problem& problem) {
   const std::span<const Entry> table = TableOf(kind);
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
-    return entry.op == op && m <= entry.m_max;
+    return entry.op == problem.op && problem.m <= entry.m_max &&
+           (kind != BackendKind::kCuda || problem.op != Op::kMatmul ||
+            core::CudaKernelFits(problem, entry.choice.kernel));
   });
   return found != table.end() ? *found : table.back();
 }
@@ -123,7 +129,7 @@ std::string TileSize(int size, std::string_view whole) {
 }  // namespace
 
 Choice Select(const Problem& problem, const DeviceInfo& device) {
-  return Find(device.kind, problem.op, problem.m).choice;
+  return Find(device.kind, problem).choice;
 }
 
 std::vector<std::string_view> KernelNames(BackendKind kind, Op op) {
@@ -153,7 +159,7 @@ std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DT
   int64_t m_end = 0;
   while (m_end < max_m) {
     problem.m = m_end + 1;
-    m_end = std::min(max_m, Find(device.kind, problem.op, problem.m).m_max);
+    m_end = std::min(max_m, Find(device.kind, problem).m_max);
     const Choice choice = Select(problem, device);
     if (!ranges.empty() && ranges.back().choice == choice) {
       ranges.back().m_end = m_end;

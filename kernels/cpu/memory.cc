@@ -1,44 +1,11 @@
 #include "kernels/cpu/memory.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <utility>
 
 #include "fmt/format.h"
 
 namespace nibble::cpu {
-
-Status MemoryBudget::Take(uint64_t bytes, std::string_view purpose) {
-  const std::lock_guard lock(mutex_);
-  const uint64_t free_bytes = total_bytes_ - used_bytes_;
-  if (bytes > free_bytes) {
-    return absl::ResourceExhaustedError(
-        fmt::format("memory of {}: {} needs {} bytes; {} of {} bytes are free", device_id_, purpose,
-                    bytes, free_bytes, total_bytes_));
-  }
-  used_bytes_ += bytes;
-  return absl::OkStatus();
-}
-
-void MemoryBudget::Give(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  used_bytes_ -= bytes;
-}
-
-MemoryUse MemoryBudget::use() const {
-  const std::lock_guard lock(mutex_);
-  return {total_bytes_, used_bytes_};
-}
-
-CpuReservation::~CpuReservation() { budget_->Give(bytes_); }
-
-uint64_t CpuReservation::Draw(uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  const uint64_t drawn = std::min(bytes, bytes_);
-  bytes_ -= drawn;
-  return drawn;
-}
 
 Allocation::~Allocation() {
   if (data_ == nullptr) return;
@@ -60,17 +27,8 @@ Allocation& Allocation::operator=(Allocation&& other) noexcept {
 
 StatusOr<Allocation> Allocation::Create(std::shared_ptr<MemoryBudget> budget, uint64_t bytes,
                                         CpuReservation* reservation, std::string_view purpose) {
-  constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max() - kAlignment;
-  // Past every budget, so that rounding up cannot wrap: refused with the usual message.
-  if (bytes > kLargest) {
-    NIBBLE_RETURN_IF_ERROR(budget->Take(bytes, purpose));
-  }
-  const uint64_t size = AlignedSize(bytes);
-  const uint64_t drawn = reservation == nullptr ? 0 : reservation->Draw(size);
-  if (Status taken = budget->Take(size - drawn, purpose); !taken.ok()) {
-    budget->Give(drawn);
-    return taken;
-  }
+  NIBBLE_ASSIGN_OR_RETURN(const uint64_t size,
+                          core::TakeAligned(*budget, bytes, reservation, purpose));
   void* data = std::aligned_alloc(kAlignment, size);
   if (data == nullptr) {
     budget->Give(size);

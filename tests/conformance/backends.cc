@@ -3,6 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string_view>
+
+#include "nibble/cuda_module.h"
 
 namespace nibble::conformance {
 namespace {
@@ -24,11 +27,30 @@ Backend Cpu(std::string name, StatusOr<std::vector<std::unique_ptr<Device>>> (*c
   return backend;
 }
 
+// Decoded weights, or their codes, are rounded to 16 bits for the tensor cores.
+Backend Cuda() {
+  Backend backend;
+  backend.name = "cuda";
+  backend.create = [] { return OpenCudaDevices(); };
+  backend.error_model.eps_w = testing::kEpsWeightBF16;
+  backend.rsqrt_ulps = 16;
+  backend.silu_ulps = 4;
+  return backend;
+}
+
 }  // namespace
 
 std::vector<Backend> AllBackends() {
-  return {Cpu("cpu_1_thread", [] { return CreateCpu(1); }),
-          Cpu("cpu_3_threads", [] { return CreateCpu(3); })};
+  // What runs is what was asked for: a backend that cannot be opened ends the tests.
+  const char* named = std::getenv("NIBBLE_TEST_BACKEND");
+  const std::string_view wanted = named == nullptr ? "cpu" : named;
+  if (wanted == "cuda") return {Cuda()};
+  if (wanted == "cpu") {
+    return {Cpu("cpu_1_thread", [] { return CreateCpu(1); }),
+            Cpu("cpu_3_threads", [] { return CreateCpu(3); })};
+  }
+  std::fprintf(stderr, "NIBBLE_TEST_BACKEND: expected cpu or cuda; received '%s'\n", named);
+  std::exit(1);
 }
 
 const std::vector<std::unique_ptr<Device>>& DevicesOf(const Backend& backend) {

@@ -27,6 +27,7 @@ struct Backend {
   int silu_ulps = 0;
 };
 
+// The CPU backends, or with NIBBLE_TEST_BACKEND=cuda the CUDA backend alone.
 std::vector<Backend> AllBackends();
 
 inline std::ostream& operator<<(std::ostream& out, const Backend& backend) {

@@ -130,6 +130,25 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForManyRows) {
   }
 }
 
+// More tiles than a device has cores, and rows longer than a kernel keeps in registers.
+TEST_P(MatmulBackendTest, MatchesTheOracleForManyOutputsAndInputs) {
+  constexpr struct {
+    int64_t n, k;
+  } kShapes[] = {{4997, 384}, {9011, 128}, {48, 9088}, {33, 14336}};
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "nf4_nested" && variant.name != "int4_group_128" &&
+        variant.name != "int4_group_32_zp" && variant.name != "fp8_channel_bias") {
+      continue;
+    }
+    SCOPED_TRACE(variant.name);
+    for (const auto& [n, k] : kShapes) {
+      Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(n, k), 30));
+      layer.ExpectOracle(3, DType::kBF16, DType::kF32, 31);
+      layer.ExpectOracle(13, DType::kF16, DType::kBF16, 32);
+    }
+  }
+}
+
 TEST_P(MatmulBackendTest, MatchesTheOracleForQuantizedMatrices) {
   const HostMatrix matrix = RandomActivations(DType::kBF16, 48, 320, 7);
   for (const Variant& variant : AllVariants()) {

@@ -58,7 +58,8 @@ GRPC_ROOMS = [
 EXTERNAL = [
     (r"^(grpcpp|grpc)/|\.grpc\.pb\.h$", "gRPC", GRPC_ROOMS),
     (r"\.pb\.h$|^google/protobuf/", "protobuf", GRPC_ROOMS),
-    (r"^(cuda|cublas|cusparse|cutlass|cute|cub|thrust|nvml)|^mma\.h$", "CUDA", ["kernels/cuda"]),
+    (r"^(cuda|cublas|cusparse|cutlass|cute|cub|thrust|nvml)|^mma\.h$", "CUDA",
+     ["kernels/cuda", "tests"]),
     (r"^prometheus/", "prometheus-cpp", ["server/metrics"]),
 ]
 

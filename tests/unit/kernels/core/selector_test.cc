@@ -71,13 +71,67 @@ TEST(Select, IsTotalPureAndNamed) {
 
 TEST(Select, ChangesKernelWithTheRows) {
   const auto kernel = [](BackendKind kind, int64_t m) {
-    return std::string(Select(Matmul(Spec(Format::kNF4, 64, 64), m), Device(kind)).kernel);
+    return std::string(Select(Matmul(Spec(Format::kNF4, 64, 128), m), Device(kind)).kernel);
   };
   EXPECT_EQ(kernel(BackendKind::kCpu, 1), "cpu_gemv");
   EXPECT_EQ(kernel(BackendKind::kCpu, 7), "cpu_gemv");
   EXPECT_EQ(kernel(BackendKind::kCpu, 8), "cpu_gemm");
-  EXPECT_EQ(kernel(BackendKind::kCuda, 16), "cuda_gemv");
-  EXPECT_EQ(kernel(BackendKind::kCuda, 17), "cuda_gemm");
+  EXPECT_EQ(kernel(BackendKind::kCuda, 1), "cuda_gemv");
+  EXPECT_EQ(kernel(BackendKind::kCuda, 64), "cuda_gemv");
+  EXPECT_EQ(kernel(BackendKind::kCuda, 65), "cuda_gemm");
+}
+
+TEST(Select, TakesTheTensorCoresForSixteenBitActivationsAlone) {
+  const auto kernel = [](const WeightSpec& spec, DType input, QuantMode mode = QuantMode::kNone) {
+    Problem problem = Matmul(spec, 4);
+    problem.input = input;
+    problem.quant = mode;
+    return std::string(Select(problem, Device(BackendKind::kCuda)).kernel);
+  };
+  const WeightSpec fp8 = Spec(Format::kFP8, 64, 300);
+  EXPECT_EQ(kernel(fp8, DType::kBF16), "cuda_gemv");
+  EXPECT_EQ(kernel(fp8, DType::kF16), "cuda_gemv");
+  EXPECT_EQ(kernel(fp8, DType::kF32), "cuda_gemm_f32");
+  EXPECT_EQ(kernel(fp8, DType::kBF16, QuantMode::kPerToken), "cuda_gemm_f32");
+  EXPECT_EQ(kernel(fp8, DType::kF8E4M3, QuantMode::kPerGroup), "cuda_gemm_f32");
+  WeightSpec dense = Spec(Format::kDense, 64, 300);
+  dense.dtype = DType::kF16;
+  EXPECT_EQ(kernel(dense, DType::kF16), "cuda_gemm");
+  EXPECT_EQ(kernel(dense, DType::kBF16), "cuda_gemm_f32");
+}
+
+TEST(Select, DecodesWhatDoesNotFitTheUnitsOfTheTensorCores) {
+  const auto kernel = [](const WeightSpec& spec) {
+    return std::string(Select(Matmul(spec, 4), Device(BackendKind::kCuda)).kernel);
+  };
+  WeightSpec int4 = Spec(Format::kInt4, 64, 531);
+  for (const auto& [group, expected] : {std::pair<int64_t, const char*>{32, "cuda_gemv"},
+                                        {64, "cuda_gemv"},
+                                        {128, "cuda_gemv"},
+                                        {256, "cuda_gemv"},
+                                        {531, "cuda_gemv"},
+                                        {40, "cuda_gemm"},
+                                        {96, "cuda_gemm"}}) {
+    int4.group_size = group;
+    EXPECT_EQ(kernel(int4), expected) << group;
+  }
+  int4.group_size = 128;
+  int4.has_group_index = true;
+  EXPECT_EQ(kernel(int4), "cuda_gemm");
+  EXPECT_EQ(kernel(Spec(Format::kNF4, 64, 531)), "cuda_gemm");
+  WeightSpec nf4 = Spec(Format::kNF4, 64, 512);
+  for (const auto& [block, expected] : {std::pair<int64_t, const char*>{32, "cuda_gemm"},
+                                        {64, "cuda_gemv"},
+                                        {256, "cuda_gemv"},
+                                        {1024, "cuda_gemm"}}) {
+    nf4.block_size = block;
+    EXPECT_EQ(kernel(nf4), expected) << block;
+  }
+  WeightSpec fp8 = Spec(Format::kFP8, 64, 300);
+  fp8.scale_layout = ScaleLayout::kBlock;
+  EXPECT_EQ(kernel(fp8), "cuda_gemv");
+  fp8.scale_block_k = 48;
+  EXPECT_EQ(kernel(fp8), "cuda_gemm");
 }
 
 TEST(KernelNames, AreTheLabelsOfTheMetrics) {
@@ -86,7 +140,8 @@ TEST(KernelNames, AreTheLabelsOfTheMetrics) {
   EXPECT_THAT(names(BackendKind::kCpu, Op::kDequantize), ElementsAre("cpu_dequantize"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kNormQuant), ElementsAre("cpu_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
-  EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul), ElementsAre("cuda_gemv", "cuda_gemm"));
+  EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul),
+              ElementsAre("cuda_gemv", "cuda_gemm", "cuda_gemm_f32"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kSiluMulQuant), ElementsAre("cuda_silu_mul_quant"));

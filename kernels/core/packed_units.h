@@ -1,0 +1,22 @@
+// Which weights the CUDA backend's tensor-core kernels read straight from their packed units of 16
+// rows x 128 inputs: a pure function of the spec, so that the selector can tell.
+#ifndef NIBBLE_KERNELS_CORE_PACKED_UNITS_H_
+#define NIBBLE_KERNELS_CORE_PACKED_UNITS_H_
+
+#include <string_view>
+
+#include "nibble/format.h"
+#include "nibble/selector.h"
+
+namespace nibble::core {
+
+// Scales that a row has in each 128 inputs: 1 (one group covers whole units), 2 or 4; 0 where
+// groups and units do not fit each other.
+int ScalesPerUnit(const WeightSpec& spec);
+
+// Whether the CUDA matmul kernel `kernel` can run `problem`. cuda_gemm_f32 runs every one.
+bool CudaKernelFits(const Problem& problem, std::string_view kernel);
+
+}  // namespace nibble::core
+
+#endif  // NIBBLE_KERNELS_CORE_PACKED_UNITS_H_

@@ -1,0 +1,210 @@
+#include "kernels/cuda/blas.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include <cublasLt.h>
+
+#include "fmt/format.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr const char* kLibrary = "libcublasLt.so.13";
+
+// The functions of the library that are used here.
+struct Library {
+  decltype(&cublasLtCreate) create = nullptr;
+  decltype(&cublasLtDestroy) destroy = nullptr;
+  decltype(&cublasLtMatmul) matmul = nullptr;
+  decltype(&cublasLtMatmulDescCreate) desc_create = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
+};
+
+StatusOr<Library> OpenLibrary() {
+  // Never closed: it keeps state in the process.
+  void* handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    return absl::FailedPreconditionError(fmt::format("cuBLASLt: {}", dlerror()));
+  }
+  Library library;
+  std::string missing;
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+    if (function == nullptr && missing.empty()) missing = name;
+  };
+  find(library.create, "cublasLtCreate");
+  find(library.destroy, "cublasLtDestroy");
+  find(library.matmul, "cublasLtMatmul");
+  find(library.desc_create, "cublasLtMatmulDescCreate");
+  find(library.desc_destroy, "cublasLtMatmulDescDestroy");
+  find(library.desc_set, "cublasLtMatmulDescSetAttribute");
+  find(library.layout_create, "cublasLtMatrixLayoutCreate");
+  find(library.layout_destroy, "cublasLtMatrixLayoutDestroy");
+  find(library.preference_create, "cublasLtMatmulPreferenceCreate");
+  find(library.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  find(library.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  find(library.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  if (!missing.empty()) {
+    return absl::FailedPreconditionError(fmt::format("cuBLASLt: {} has no {}", kLibrary, missing));
+  }
+  return library;
+}
+
+Status Check(cublasStatus_t status, std::string_view what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(
+      fmt::format("cuBLASLt: {}: status {}", what, static_cast<int>(status)));
+}
+
+cudaDataType_t TypeOf(DType dtype) {
+  if (dtype == DType::kF32) return CUDA_R_32F;
+  return dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+// Descriptors of one problem and the algorithm chosen for it.
+class Plan {
+ public:
+  Plan(const Library& library, const BlasOptions& options, const BlasProblem& problem)
+      : library_(library), options_(options), problem_(problem) {}
+  ~Plan() {
+    for (cublasLtMatrixLayout_t layout : {x_, w_, y_}) {
+      if (layout != nullptr) library_.layout_destroy(layout);
+    }
+    if (desc_ != nullptr) library_.desc_destroy(desc_);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // Row-major matrices are transposed column-major ones: y^T [n, m] = w [k, n]^T x^T [k, m].
+  Status Create(cublasLtHandle_t handle) {
+    const cudaDataType_t input = TypeOf(problem_.input);
+    NIBBLE_RETURN_IF_ERROR(Check(library_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                                 "cublasLtMatmulDescCreate"));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    NIBBLE_RETURN_IF_ERROR(Check(
+        library_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+        "cublasLtMatmulDescSetAttribute"));
+    NIBBLE_RETURN_IF_ERROR(Layout(&w_, input, problem_.k, problem_.n, problem_.w_stride));
+    NIBBLE_RETURN_IF_ERROR(Layout(&x_, input, problem_.k, problem_.m, problem_.x_stride));
+    NIBBLE_RETURN_IF_ERROR(
+        Layout(&y_, TypeOf(problem_.output), problem_.n, problem_.m, problem_.y_stride));
+    return Choose(handle);
+  }
+
+  Status Run(cublasLtHandle_t handle, const void* x, const void* w, void* y, void* workspace,
+             cudaStream_t stream) const {
+    const float alpha = 1.0f;
+    const float beta = problem_.accumulate ? 1.0f : 0.0f;
+    return Check(library_.matmul(handle, desc_, &alpha, w, w_, x, x_, &beta, y, y_, y, y_,
+                                 &algorithm_, workspace, options_.workspace_bytes, stream),
+                 "cublasLtMatmul");
+  }
+
+ private:
+  Status Layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t rows, int64_t cols,
+                int64_t stride) {
+    return Check(library_.layout_create(layout, type, static_cast<uint64_t>(rows),
+                                        static_cast<uint64_t>(cols), stride),
+                 "cublasLtMatrixLayoutCreate");
+  }
+
+  Status Choose(cublasLtHandle_t handle) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    NIBBLE_RETURN_IF_ERROR(
+        Check(library_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
+    const uint64_t workspace_bytes = options_.workspace_bytes;
+    const uint32_t reductions =
+        options_.allow_split_k ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    Status status =
+        Check(library_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                      &workspace_bytes, sizeof(workspace_bytes)),
+              "cublasLtMatmulPreferenceSetAttribute");
+    if (status.ok()) {
+      status = Check(library_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                             &reductions, sizeof(reductions)),
+                     "cublasLtMatmulPreferenceSetAttribute");
+    }
+    if (status.ok()) {
+      status =
+          Check(library_.heuristic(handle, desc_, w_, x_, y_, y_, preference, 1, &result, &found),
+                "cublasLtMatmulAlgoGetHeuristic");
+    }
+    library_.preference_destroy(preference);
+    NIBBLE_RETURN_IF_ERROR(status);
+    if (found == 0) {
+      return absl::InternalError(fmt::format("cuBLASLt: no algorithm for a matmul of {}x{}x{}",
+                                             problem_.m, problem_.n, problem_.k));
+    }
+    algorithm_ = result.algo;
+    return absl::OkStatus();
+  }
+
+  const Library& library_;
+  const BlasOptions options_;
+  const BlasProblem problem_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t x_ = nullptr;
+  cublasLtMatrixLayout_t w_ = nullptr;
+  cublasLtMatrixLayout_t y_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+class CublasLt final : public Blas {
+ public:
+  CublasLt(const Library& library, const BlasOptions& options, cublasLtHandle_t handle)
+      : library_(library), options_(options), handle_(handle) {}
+  ~CublasLt() override {
+    plans_.clear();
+    library_.destroy(handle_);
+  }
+
+  Status Run(const BlasProblem& problem, const void* x, const void* w, void* y, void* workspace,
+             cudaStream_t stream) override {
+    NIBBLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, PlanOf(problem));
+    return plan->Run(handle_, x, w, y, workspace, stream);
+  }
+
+ private:
+  // Batches have any number of rows: what is kept is bounded.
+  static constexpr size_t kMaxPlans = 4096;
+
+  StatusOr<std::shared_ptr<const Plan>> PlanOf(const BlasProblem& problem) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = plans_.find(problem); found != plans_.end()) return found->second;
+    auto plan = std::make_shared<Plan>(library_, options_, problem);
+    NIBBLE_RETURN_IF_ERROR(plan->Create(handle_));
+    if (plans_.size() >= kMaxPlans) plans_.clear();
+    plans_.emplace(problem, plan);
+    return plan;
+  }
+
+  const Library library_;
+  const BlasOptions options_;
+  cublasLtHandle_t handle_;
+  std::mutex mutex_;
+  std::map<BlasProblem, std::shared_ptr<const Plan>> plans_;
+};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Blas>> OpenBlas(const BlasOptions& options) {
+  NIBBLE_ASSIGN_OR_RETURN(const Library library, OpenLibrary());
+  cublasLtHandle_t handle = nullptr;
+  NIBBLE_RETURN_IF_ERROR(Check(library.create(&handle), "cublasLtCreate"));
+  return std::make_unique<CublasLt>(library, options, handle);
+}
+
+}  // namespace nibble::cuda

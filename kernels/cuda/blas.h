@@ -1,0 +1,51 @@
+// cuBLASLt, opened at run time: y = x W^T of dense 16-bit matrices with binary32 sums.
+#ifndef NIBBLE_KERNELS_CUDA_BLAS_H_
+#define NIBBLE_KERNELS_CUDA_BLAS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include <cuda_runtime.h>
+
+#include "nibble/status.h"
+#include "nibble/tensor.h"
+
+namespace nibble::cuda {
+
+// Row-major; strides in elements, pointers and row starts at multiples of 16 bytes.
+struct BlasProblem {
+  DType input = DType::kBF16;  // of x and w: BF16 or F16
+  DType output = DType::kF32;  // of y: F32, or `input`
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t x_stride = 0;
+  int64_t w_stride = 0;
+  int64_t y_stride = 0;
+  bool accumulate = false;  // y += instead of y =
+
+  auto operator<=>(const BlasProblem&) const = default;
+};
+
+struct BlasOptions {
+  // Scratch memory that Run needs, aligned to 256 bytes.
+  uint64_t workspace_bytes = uint64_t{1} << 20;
+  // Whether K may be split and partial sums reduced. Without it a row's sums are one block's.
+  bool allow_split_k = false;
+};
+
+// Thread safe. The algorithm of each problem is chosen once, so that repeats give the same bits.
+class Blas {
+ public:
+  virtual ~Blas() = default;
+  // x [m, k], w [n, k], y [m, n].
+  virtual Status Run(const BlasProblem& problem, const void* x, const void* w, void* y,
+                     void* workspace, cudaStream_t stream) = 0;
+};
+
+// For the current device. kFailedPrecondition where the library cannot be opened.
+StatusOr<std::unique_ptr<Blas>> OpenBlas(const BlasOptions& options = {});
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_BLAS_H_

@@ -1,0 +1,102 @@
+// Activations made ready for a matmul kernel: widened, quantized and decoded, padded, or split.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_ACTIVATIONS_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_ACTIVATIONS_CUH_
+
+#include "kernels/cuda/device/args.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+
+namespace nibble::cuda {
+
+inline constexpr int kActivationThreads = 256;
+
+// out [m, k] binary32 = the activations as the matmul multiplies them: quantized ones are
+// f32(e4m3 code * scale). One block a row.
+__global__ void __launch_bounds__(kActivationThreads)
+    WidenActivationsKernel(const __grid_constant__ ActivationArgs args, float* out) {
+  __shared__ int scratch[kMaxWarps];
+  const int64_t row = blockIdx.x;
+  const int64_t base = row * args.x_stride;
+  float* to = out + row * args.k;
+  const auto load = [&](int32_t k) {
+    return k < args.k ? LoadElement(args.x, args.x_type, base + k) : 0.0f;
+  };
+  const auto decoded = [](float v, float scale) {
+    return __fmul_rn(E4M3ToFloat(FloatToE4M3(__fdiv_rn(v, scale))), scale);
+  };
+  float scale = args.static_scale;
+  if (args.x_type != Element::kF8E4M3 && args.quant == Quant::kPerToken) {
+    int amax = 0;
+    for (int32_t k = threadIdx.x; k < args.k; k += kActivationThreads) {
+      amax = max(amax, MagnitudeBits(load(k)));
+    }
+    scale = DynamicScale(BlockMax(amax, scratch), Element::kF8E4M3);
+  }
+  for (int32_t begin = 0; begin < args.k; begin += kActivationThreads) {
+    const int32_t k = begin + static_cast<int32_t>(threadIdx.x);
+    float v = load(k);
+    if (args.x_type == Element::kF8E4M3) {
+      const int32_t group = args.quant == Quant::kPerGroup ? k / kGroupColumns : 0;
+      if (k < args.k) v = __fmul_rn(v, args.x_scales[row * args.x_scales_stride + group]);
+    } else if (args.quant == Quant::kPerGroup) {
+      // Four warps hold one group of 128 columns; a warp finds its own largest and shares it.
+      int amax = MagnitudeBits(v);
+#pragma unroll
+      for (int offset = 16; offset > 0; offset /= 2) {
+        amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
+      }
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      if (threadIdx.x % 32 == 0) scratch[warp] = amax;
+      __syncthreads();
+      const int of_group = warp / 4 * 4;
+      amax = max(max(scratch[of_group], scratch[of_group + 1]),
+                 max(scratch[of_group + 2], scratch[of_group + 3]));
+      __syncthreads();
+      v = decoded(v, DynamicScale(amax, Element::kF8E4M3));
+    } else if (args.quant != Quant::kNone) {
+      v = decoded(v, scale);
+    }
+    if (k < args.k) to[k] = v;
+  }
+}
+
+// out [m, k_padded] = x, 16-bit elements, 0 past column k.
+__global__ void __launch_bounds__(kActivationThreads)
+    PadActivationsKernel(const uint16_t* x, int64_t x_stride, int64_t m, int32_t k, uint16_t* out,
+                         int32_t k_padded) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
+  if (index >= m * k_padded) return;
+  const int64_t row = index / k_padded;
+  const auto col = static_cast<int32_t>(index % k_padded);
+  out[index] = col < k ? x[row * x_stride + col] : uint16_t{0};
+}
+
+// x = high + low exactly, both BF16: 11 significant bits are 8 and the rest. An infinity or NaN
+// stays in `high` alone. [m, k_padded] each, 0 past column k.
+__global__ void __launch_bounds__(kActivationThreads)
+    SplitActivationsKernel(const __half* x, int64_t x_stride, int64_t m, int32_t k,
+                           __nv_bfloat16* high, __nv_bfloat16* low, int32_t k_padded) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
+  if (index >= m * k_padded) return;
+  const int64_t row = index / k_padded;
+  const auto col = static_cast<int32_t>(index % k_padded);
+  const float v = col < k ? ToFloat(x[row * x_stride + col]) : 0.0f;
+  const float top = RoundTo<__nv_bfloat16>(v);
+  high[index] = FromFloat<__nv_bfloat16>(top);
+  low[index] = FromFloat<__nv_bfloat16>(isfinite(top) ? __fsub_rn(v, top) : 0.0f);
+}
+
+// y [m, n] of y_type = round(sums + bias), sums [m, n] binary32 with rows sums_stride apart.
+__global__ void __launch_bounds__(kActivationThreads)
+    BiasAndRoundKernel(const float* sums, int64_t sums_stride, const float* bias, int64_t m,
+                       int32_t n, void* y, Element y_type, int64_t y_stride) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
+  if (index >= m * n) return;
+  const int64_t row = index / n;
+  const auto col = static_cast<int32_t>(index % n);
+  const float added = bias == nullptr ? 0.0f : bias[col];
+  StoreElement(y, y_type, row * y_stride + col, __fadd_rn(sums[row * sums_stride + col], added));
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_ACTIVATIONS_CUH_

@@ -1,0 +1,209 @@
+// y = x W^T + bias for up to 16 rows of 16-bit x, at the speed of reading the packed weight.
+//
+// Weights are the 16-row operand of mma.m16n8k16 and the rows of x its 8 columns, so a row's sums
+// never meet another row's. A block takes kTiles x 16 outputs and the whole K; its warps take every
+// kWarps-th unit of 128 inputs; the partial sums of the warps are added in the order of the warps.
+// Which warp takes which unit depends on K alone, so a row's bits do not depend on M either.
+//
+// Scales multiply the binary32 sums of their group. Blocks are persistent; a warp refills the
+// registers of a unit right after it has used them, with the unit that it will need next.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_CUH_
+
+#include "kernels/cuda/device/gemv_units.cuh"
+
+namespace nibble::cuda {
+
+inline constexpr int kGemvWarps = 16;
+
+// Columns of x that a thread needs of one unit: 16 bytes for each 32 inputs and 8 rows.
+template <int kColumns>
+struct Fragments {
+  uint4 part[kColumns][4];
+
+  __device__ void Load(const GemvArgs& args, int32_t unit, int lane) {
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+      const int row = column * 8 + lane / 4;
+      const auto* from = static_cast<const uint16_t*>(args.x) + row * args.x_stride +
+                         unit * kUnitInputs + lane % 4 * 8;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        part[column][i] =
+            row < args.m ? *reinterpret_cast<const uint4*>(from + i * 32) : make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+};
+
+// sums[tile][column][..] += scale * (16 rows of a tile's unit x 8 rows of x). The two products of
+// each 32 inputs go to sums of their own, and the tiles take turns: what depends on one another is
+// short.
+template <class Pairs, class Unit, int kColumns, int kTiles>
+__device__ inline void MultiplyUnits(const WeightView& w, const uint32_t* table,
+                                     const Unit (&units)[kTiles], const Fragments<kColumns>& x,
+                                     float (&sums)[kTiles][kColumns][4]) {
+  constexpr int kPartsPerScale = 4 / Unit::kScalesPerUnit;
+#pragma unroll
+  for (int group = 0; group < Unit::kScalesPerUnit; ++group) {
+    float even[kTiles][kColumns][4] = {};
+    float odd[kTiles][kColumns][4] = {};
+#pragma unroll
+    for (int i = group * kPartsPerScale; i < (group + 1) * kPartsPerScale; ++i) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        uint32_t low[4];
+        uint32_t high[4];
+        units[tile].Decode(w, table, i, low, high);
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column) {
+          const uint4& b = x.part[column][i];
+          Pairs::Mma(even[tile][column], low[0], high[0], low[1], high[1], b.x, b.y);
+          Pairs::Mma(odd[tile][column], low[2], high[2], low[3], high[3], b.z, b.w);
+        }
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float2 scale = units[tile].Scale(w, group);
+      scale.x *= Unit::kUnscale;
+      scale.y *= Unit::kUnscale;
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float partial = __fadd_rn(even[tile][column][i], odd[tile][column][i]);
+          sums[tile][column][i] =
+              __fmaf_rn(i < 2 ? scale.x : scale.y, partial, sums[tile][column][i]);
+        }
+      }
+    }
+  }
+}
+
+// Buffers of partial sums: beside a table there is room for one on every architecture.
+template <class Unit>
+inline constexpr int kPartialBuffers = Unit::kTableBytes > 0 ? 1 : 2;
+
+// One buffer of the warps' partial sums.
+template <int kColumns, int kTiles>
+__host__ __device__ constexpr int PartialBytes() {
+  return kGemvWarps * kColumns * 8 * (kTiles * kUnitRows + 4) * 4;
+}
+
+// Bytes of dynamic shared memory: the table, then the partial sums.
+template <class Unit, int kColumns, int kTiles>
+__host__ __device__ constexpr int GemvSharedBytes() {
+  return Unit::kTableBytes + kPartialBuffers<Unit> * PartialBytes<kColumns, kTiles>();
+}
+
+// Adds the sums of a tile over the block's warps, in their order, and stores them with the bias.
+// partials [warp][row of x][output].
+template <int kColumns, int kTiles>
+__device__ inline void AddWarps(const WeightView& w, const GemvArgs& args, int64_t tile,
+                                const float (&sums)[kTiles][kColumns][4], float* partials) {
+  constexpr int kRows = kTiles * kUnitRows;
+  constexpr int kRowPitch = kRows + 4;
+  constexpr int kWarpPitch = kColumns * 8 * kRowPitch;
+  const int lane = threadIdx.x % 32;
+  float* mine = partials + threadIdx.x / 32 * kWarpPitch;
+#pragma unroll
+  for (int part = 0; part < kTiles; ++part) {
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = column * 8 + lane % 4 * 2 + (i & 1);
+        mine[row * kRowPitch + part * kUnitRows + lane / 4 + (i >> 1) * 8] = sums[part][column][i];
+      }
+    }
+  }
+  // With two buffers one barrier a tile does: the next tile writes the other buffer, and the one
+  // after it waits here.
+  __syncthreads();
+  for (int index = threadIdx.x; index < kRows * args.m; index += kGemvWarps * 32) {
+    const int row = index / kRows;
+    const int output = index % kRows;
+    const int64_t n = tile * kRows + output;
+    if (n >= w.n) continue;
+    const float* from = partials + row * kRowPitch + output;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kGemvWarps; ++i) sum = __fadd_rn(sum, from[i * kWarpPitch]);
+    if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
+    StoreElement(args.y, args.y_type, row * args.y_stride + n, sum);
+  }
+}
+
+// kColumns: groups of 8 rows of x. kDepth: units a warp has in flight. kHeld: a warp's units are at
+// most kDepth, and their fragments of x stay in registers for every tile.
+template <class Pairs, class Unit, int kColumns, int kTiles, int kDepth, bool kHeld>
+__global__ void __launch_bounds__(kGemvWarps * 32, 1)
+    GemvKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args) {
+  extern __shared__ __align__(16) uint32_t shared[];
+  const uint32_t* table = shared;
+  constexpr int kBuffer = PartialBytes<kColumns, kTiles>() / 4;
+  float* partials = reinterpret_cast<float*>(shared) + Unit::kTableBytes / 4;
+
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int64_t tiles16 = (static_cast<int64_t>(w.n) + kUnitRows - 1) / kUnitRows;
+  const int64_t tiles = (tiles16 + kTiles - 1) / kTiles;
+  // Slots of a tile: a warp's units, filled up to whole rounds of its registers.
+  const int rounds = (w.units + kGemvWarps * kDepth - 1) / (kGemvWarps * kDepth);
+
+  Fragments<kColumns> x[kHeld ? kDepth : 1];
+  if constexpr (kHeld) {
+#pragma unroll
+    for (int slot = 0; slot < kDepth; ++slot) {
+      const int32_t unit = warp + slot * kGemvWarps;
+      if (unit < w.units) x[slot].Load(args, unit, lane);
+    }
+  }
+  Unit units[kDepth][kTiles];
+  const auto load = [&](int64_t tile, int slot, Unit(&to)[kTiles]) {
+    const int32_t unit = warp + slot * kGemvWarps;
+    if (unit >= w.units || tile >= tiles) return;
+#pragma unroll
+    for (int part = 0; part < kTiles; ++part) {
+      // A tile past the last one repeats it; its sums are not stored.
+      to[part].Load(w, min(tile * kTiles + part, tiles16 - 1), unit, lane);
+    }
+  };
+#pragma unroll
+  for (int slot = 0; slot < kDepth; ++slot) load(blockIdx.x, slot, units[slot]);
+  if constexpr (Unit::kTableBytes > 0) {
+    Unit::FillTable(w, shared);
+    __syncthreads();
+  }
+
+  int buffer = 0;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    float sums[kTiles][kColumns][4] = {};
+    for (int round = 0; round < rounds; ++round) {
+#pragma unroll
+      for (int depth = 0; depth < kDepth; ++depth) {
+        const int slot = round * kDepth + depth;
+        const int32_t unit = warp + slot * kGemvWarps;
+        if (unit < w.units) {
+          if constexpr (!kHeld) x[0].Load(args, unit, lane);
+          MultiplyUnits<Pairs, Unit, kColumns, kTiles>(w, table, units[depth], x[kHeld ? depth : 0],
+                                                       sums);
+        }
+        const bool last_round = round + 1 == rounds;
+        load(last_round ? tile + gridDim.x : tile, last_round ? depth : slot + kDepth,
+             units[depth]);
+      }
+    }
+    AddWarps<kColumns, kTiles>(w, args, tile, sums, partials + buffer * kBuffer);
+    if constexpr (kPartialBuffers<Unit> == 2) {
+      buffer ^= 1;
+    } else {
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_GEMV_CUH_

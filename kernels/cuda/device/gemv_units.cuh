@@ -1,0 +1,165 @@
+// How the GEMV kernel holds one packed unit of each format between loading and use.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_UNITS_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_UNITS_CUH_
+
+#include "kernels/cuda/device/args.cuh"
+#include "kernels/cuda/device/mma.cuh"
+
+namespace nibble::cuda {
+
+__device__ inline uint4 LoadStreaming(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Scales of rows r and r + 8, as stored: 16-bit ones share `x`.
+__device__ inline uint2 LoadTiledScales(const WeightView& w, int64_t index) {
+  if (w.scale_type == Element::kF32) {
+    return __ldg(reinterpret_cast<const uint2*>(static_cast<const float*>(w.scales) + index));
+  }
+  return {__ldg(reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(w.scales) + index)),
+          0};
+}
+
+// Without branches: a branch here would keep the units of a block's tiles from being interleaved.
+__device__ inline float2 WidenScales(const WeightView& w, uint2 raw) {
+  const bool f32 = w.scale_type == Element::kF32;
+  const bool bf16 = w.scale_type == Element::kBF16;
+  const float2 half = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
+  const uint32_t low = bf16 ? raw.x << 16 : __float_as_uint(half.x);
+  const uint32_t high = bf16 ? raw.x & 0xFFFF0000u : __float_as_uint(half.y);
+  return {__uint_as_float(f32 ? raw.x : low), __uint_as_float(f32 ? raw.y : high)};
+}
+
+// What a codec holds of one unit between loading and use, and how it feeds the tensor cores.
+// Decode(i) gives the fragments of 32 inputs from 32 i on: `low` of row g, `high` of row g + 8.
+template <class Pairs, int kScales>
+struct Int4Unit {
+  static constexpr int kScalesPerUnit = kScales;
+  static constexpr float kUnscale = Int4Words<Pairs>::kUnscale;
+  static constexpr int kTableBytes = 0;
+  uint4 words[2];
+  uint2 scales[kScales];
+  uint32_t zeros[kScales];
+
+  __device__ static void FillTable(const WeightView&, uint32_t*) {}
+  __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
+    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
+    words[0] = LoadStreaming(from + lane * 16);
+    words[1] = LoadStreaming(from + 512 + lane * 16);
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) {
+      const int32_t group = kScales > 1 ? unit * kScales + i : unit * kUnitInputs / w.group_size;
+      const int64_t index = (tile * w.groups + group) * kUnitRows + lane / 4 * 2;
+      scales[i] = LoadTiledScales(w, index);
+      zeros[i] = w.zero_points == nullptr
+                     ? 0x0808u
+                     : __ldg(reinterpret_cast<const uint16_t*>(w.zero_points + index));
+    }
+  }
+  __device__ float2 Scale(const WeightView& w, int i) const { return WidenScales(w, scales[i]); }
+  __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
+                         uint32_t (&high)[4]) const {
+    const uint32_t zero = zeros[i * kScales / 4];
+    const uint4& half = words[i / 2];
+    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.x : half.z,
+                             Int4Words<Pairs>::Zero(static_cast<float>(zero & 0xFFu)), low);
+    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.y : half.w,
+                             Int4Words<Pairs>::Zero(static_cast<float>(zero >> 8)), high);
+  }
+};
+
+// A byte is a pair of codes. 256 pairs, 256 bytes apart so that an address is one byte permutation,
+// each replicated for every lane so that no two lanes meet in a bank. The values are rounded to the
+// activations' type.
+template <class Pairs, int kScales>
+struct TableUnit {
+  static constexpr int kScalesPerUnit = kScales;
+  static constexpr float kUnscale = 1.0f;
+  static constexpr int kTableBytes = 256 * 256;
+  uint4 words[2];
+  uint2 scales[kScales];
+
+  __device__ static void FillTable(const WeightView& w, uint32_t* table) {
+    for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) {
+      const int byte = i / 32;
+      table[byte * 64 + i % 32] = Pairs::Pair(w.table[byte & 15], w.table[byte >> 4]);
+    }
+  }
+  __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
+    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
+    words[0] = LoadStreaming(from + lane * 16);
+    words[1] = LoadStreaming(from + 512 + lane * 16);
+#pragma unroll
+    for (int i = 0; i < kScales; ++i) {
+      const int32_t group = kScales > 1 ? unit * kScales + i : unit * kUnitInputs / w.group_size;
+      scales[i] = LoadTiledScales(w, (tile * w.groups + group) * kUnitRows + lane / 4 * 2);
+    }
+  }
+  __device__ float2 Scale(const WeightView& w, int i) const { return WidenScales(w, scales[i]); }
+  __device__ static void Lookup(const uint32_t* table, uint32_t word, uint32_t (&pairs)[4]) {
+    const uint32_t lane_bytes = threadIdx.x % 32 * 4;
+    const char* base = reinterpret_cast<const char*>(table);
+    // Byte p of the word above the lane's offset: p * 256 is an entry's place.
+    pairs[0] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5504));
+    pairs[1] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5514));
+    pairs[2] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5524));
+    pairs[3] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5534));
+  }
+  __device__ void Decode(const WeightView&, const uint32_t* table, int i, uint32_t (&low)[4],
+                         uint32_t (&high)[4]) const {
+    const uint4& half = words[i / 2];
+    // __byte_perm counts the bytes of its second argument from 4; byte 5 of the lane offset is 0.
+    Lookup(table, i % 2 == 0 ? half.x : half.z, low);
+    Lookup(table, i % 2 == 0 ? half.y : half.w, high);
+  }
+};
+
+template <class Pairs>
+struct Fp8Unit {
+  static constexpr int kScalesPerUnit = 1;
+  static constexpr float kUnscale = Fp8Words<Pairs>::kUnscale;
+  static constexpr int kTableBytes = 0;
+  uint4 words[4];
+  float2 scale;
+
+  // The scale of row n, of the last row for those past it, which are not stored.
+  __device__ static const float* ScaleOf(const WeightView& w, int64_t n, int32_t unit) {
+    const int64_t row = min(n, static_cast<int64_t>(w.n) - 1);
+    return static_cast<const float*>(w.scales) + row / w.rows_per_scale * w.groups +
+           unit * kUnitInputs / w.group_size;
+  }
+
+  __device__ static void FillTable(const WeightView&, uint32_t*) {}
+  __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
+    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 2048;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = LoadStreaming(from + i * 512 + lane * 16);
+    const int64_t n = tile * kUnitRows + lane / 4;
+    scale = {__ldg(ScaleOf(w, n, unit)), __ldg(ScaleOf(w, n + 8, unit))};
+  }
+  __device__ float2 Scale(const WeightView&, int) const { return scale; }
+  __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
+                         uint32_t (&high)[4]) const {
+    uint32_t pairs[2];
+    Fp8Words<Pairs>::Decode(words[i].x, pairs);
+    low[0] = pairs[0];
+    low[1] = pairs[1];
+    Fp8Words<Pairs>::Decode(words[i].y, pairs);
+    low[2] = pairs[0];
+    low[3] = pairs[1];
+    Fp8Words<Pairs>::Decode(words[i].z, pairs);
+    high[0] = pairs[0];
+    high[1] = pairs[1];
+    Fp8Words<Pairs>::Decode(words[i].w, pairs);
+    high[2] = pairs[0];
+    high[3] = pairs[1];
+  }
+};
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_GEMV_UNITS_CUH_

@@ -1,0 +1,144 @@
+// The tensor-core instruction of the GEMV kernels, and the decoding of packed words into its
+// fragments, for BF16 and F16 activations. Values are exact unless a codec says otherwise.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_MMA_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_MMA_CUH_
+
+#include "kernels/cuda/device/element.cuh"
+
+namespace nibble::cuda {
+
+// (a & mask) | c.
+__device__ inline uint32_t AndOr(uint32_t a, uint32_t mask, uint32_t c) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(mask), "r"(c));
+  return d;
+}
+
+// Arithmetic on pairs of BF16. PTX of these keeps subnormals.
+struct BF16Pairs {
+  using Type = __nv_bfloat16;
+  __device__ static uint32_t Fma(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+  }
+  // Both halves.
+  __device__ static uint32_t Splat(float value) {
+    const __nv_bfloat162 pair = __float2bfloat162_rn(value);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  __device__ static uint32_t Pair(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  // sums[16 rows x 8 columns] += a[16 x 16] * b[16 x 8].
+  __device__ static void Mma(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                             uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+        "{%0,%1,%2,%3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+};
+
+struct F16Pairs {
+  using Type = __half;
+  __device__ static uint32_t Fma(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+  }
+  __device__ static uint32_t Splat(float value) {
+    const __half2 pair = __float2half2_rn(value);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  __device__ static uint32_t Pair(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  __device__ static void Mma(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                             uint32_t b0, uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},"
+        "{%0,%1,%2,%3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+};
+
+// Zero points of one row in the form its words are decoded with.
+struct Int4Zero {
+  uint32_t low;   // for the nibbles at bits 0..3 of a half word
+  uint32_t high;  // for those at bits 4..7
+};
+
+// INT4: pairs[p] = inputs 2p, 2p + 1 of a word as (q - zero) * kScale, exact.
+template <class Pairs>
+struct Int4Words;
+
+// The nibble becomes the low mantissa bits of 128, or a subnormal that one product brings to q / 4:
+// nine instructions for eight values.
+template <>
+struct Int4Words<BF16Pairs> {
+  static constexpr float kUnscale = 4.0f;
+  __device__ static Int4Zero Zero(float zero) {
+    return {BF16Pairs::Splat(-32.0f - 0.25f * zero), BF16Pairs::Splat(-0.25f * zero)};
+  }
+  __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
+    const uint32_t upper = word >> 8;
+    pairs[0] = BF16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x43004300u), 0x3E803E80u, zero.low);
+    pairs[1] = BF16Pairs::Fma(word & 0x00F000F0u, 0x7F007F00u, zero.high);
+    pairs[2] = BF16Pairs::Fma(AndOr(upper, 0x000F000Fu, 0x43004300u), 0x3E803E80u, zero.low);
+    pairs[3] = BF16Pairs::Fma(upper & 0x00F000F0u, 0x7F007F00u, zero.high);
+  }
+};
+
+// The nibble becomes mantissa bits of 1024: 1024 + q or 1024 + 16 q.
+template <>
+struct Int4Words<F16Pairs> {
+  static constexpr float kUnscale = 1.0f;
+  __device__ static Int4Zero Zero(float zero) {
+    return {F16Pairs::Splat(-1024.0f - zero), F16Pairs::Splat(-64.0f - zero)};
+  }
+  __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
+    const uint32_t upper = word >> 8;
+    pairs[0] = F16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x64006400u), 0x3C003C00u, zero.low);
+    pairs[1] = F16Pairs::Fma(AndOr(word, 0x00F000F0u, 0x64006400u), 0x2C002C00u, zero.high);
+    pairs[2] = F16Pairs::Fma(AndOr(upper, 0x000F000Fu, 0x64006400u), 0x3C003C00u, zero.low);
+    pairs[3] = F16Pairs::Fma(AndOr(upper, 0x00F000F0u, 0x64006400u), 0x2C002C00u, zero.high);
+  }
+};
+
+// FP8: pairs[0..1] = inputs 0..3 of one word. Exponent and mantissa move into place and are
+// 2^(bias - 7) too small; subnormals come out right. NaN codes are not handled (see pack.cuh).
+template <class Pairs>
+struct Fp8Words;
+
+template <>
+struct Fp8Words<BF16Pairs> {
+  static constexpr float kUnscale = 1.0f;
+  __device__ static uint32_t Pair(uint32_t word) {
+    // 2^120: left in the sums it would underflow them.
+    return BF16Pairs::Fma(AndOr(word, 0x80008000u, (word >> 4) & 0x07F007F0u), 0x7B807B80u,
+                          0x80008000u);
+  }
+  __device__ static void Decode(uint32_t word, uint32_t (&pairs)[2]) {
+    pairs[0] = Pair(word << 8);
+    pairs[1] = Pair(word);
+  }
+};
+
+template <>
+struct Fp8Words<F16Pairs> {
+  static constexpr float kUnscale = 256.0f;
+  __device__ static uint32_t Pair(uint32_t word) {
+    return AndOr(word, 0x80008000u, (word >> 1) & 0x3F803F80u);
+  }
+  __device__ static void Decode(uint32_t word, uint32_t (&pairs)[2]) {
+    pairs[0] = Pair(word << 8);
+    pairs[1] = Pair(word);
+  }
+};
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_MMA_CUH_

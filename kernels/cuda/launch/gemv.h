@@ -1,0 +1,28 @@
+// Launchers of the GEMV kernels, one file a format.
+#ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_H_
+#define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_H_
+
+#include "kernels/cuda/device/args.cuh"
+
+namespace nibble::cuda {
+
+// Rows of x that one launch takes.
+inline constexpr int kGemvRows = 16;
+
+struct GemvLaunch {
+  int scales_per_unit = 1;  // core::ScalesPerUnit of the weight, not 0
+  bool f16 = false;         // x is F16, else BF16
+  int multiprocessors = 1;
+};
+
+// y [m, N] = x [m, K] W^T + bias, m <= kGemvRows.
+cudaError_t LaunchGemvInt4(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                           cudaStream_t stream);
+cudaError_t LaunchGemvTable(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                            cudaStream_t stream);
+cudaError_t LaunchGemvFp8(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                          cudaStream_t stream);
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_H_

@@ -1,0 +1,284 @@
+#include "kernels/cuda/matmul.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/core/packed_units.h"
+#include "kernels/cuda/launch/activations.h"
+#include "kernels/cuda/launch/dequantize.h"
+#include "kernels/cuda/launch/gemm_f32.h"
+#include "kernels/cuda/launch/gemv.h"
+
+namespace nibble::cuda {
+namespace {
+
+constexpr uint64_t kTooLarge = std::numeric_limits<int64_t>::max();
+// Decoded weights, and sums, that lie in memory at a time.
+constexpr int64_t kChunkBytes = int64_t{256} << 20;
+constexpr int64_t kChunkOutputs = 64;
+// Elements of 16 bits that rows of a cuBLASLt operand are padded to: 16 bytes.
+constexpr int64_t kBlasAlign = 8;
+
+static_assert(static_cast<int>(Element::kI8) == static_cast<int>(DType::kI8));
+static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
+static_assert(static_cast<int>(Quant::kPerGroup) == static_cast<int>(QuantMode::kPerGroup));
+static_assert(static_cast<int>(Quant::kStatic) == static_cast<int>(QuantMode::kStatic));
+
+int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * unit; }
+
+// Parts of the workspace, placed one after the other.
+class Workspace {
+ public:
+  uint64_t Place(int64_t rows, int64_t row_bytes) {
+    const uint64_t offset = total_;
+    const auto bytes = static_cast<uint64_t>(CheckedMul(rows, row_bytes).value_or(kTooLarge));
+    const uint64_t largest = kTooLarge - core::kAlignment;
+    total_ =
+        bytes > largest || total_ > largest - bytes ? kTooLarge : total_ + core::AlignedSize(bytes);
+    return offset;
+  }
+  uint64_t total() const { return total_; }
+
+ private:
+  uint64_t total_ = 0;
+};
+
+// The problem reduced to what the workspace depends on.
+struct Shape {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  DType input = DType::kBF16;
+  QuantMode activation = QuantMode::kNone;
+  bool dense = false;
+};
+
+struct F32Plan {
+  explicit F32Plan(const Shape& shape)
+      : widen(shape.input != DType::kF32 || shape.activation != QuantMode::kNone) {
+    if (widen) x_offset = workspace.Place(shape.m, shape.k * int64_t{sizeof(float)});
+  }
+  Workspace workspace;
+  bool widen;
+  uint64_t x_offset = 0;
+};
+
+struct GemvPlan {
+  explicit GemvPlan(const Shape& shape) : k_padded(RoundUp(shape.k, kUnitInputs)) {
+    x_offset = workspace.Place(shape.m, k_padded * 2);
+  }
+  Workspace workspace;
+  int64_t k_padded;
+  uint64_t x_offset = 0;
+};
+
+struct GemmPlan {
+  explicit GemmPlan(const Shape& shape)
+      : k_padded(RoundUp(shape.k, kBlasAlign)),
+        split(shape.input == DType::kF16 && !shape.dense),
+        decode(!shape.dense || shape.k % kBlasAlign != 0) {
+    const int64_t by_weights = kChunkBytes / (k_padded * 2);
+    const int64_t by_sums = kChunkBytes / (std::min(shape.m, kChunkBytes) * 4);
+    chunk = std::max(kChunkOutputs, std::min(by_weights, by_sums) / kChunkOutputs * kChunkOutputs);
+    chunk = std::min(chunk, RoundUp(shape.n, kBlasAlign));
+    blas_offset = workspace.Place(1, BlasOptions{}.workspace_bytes);
+    x_offset = workspace.Place(shape.m, k_padded * 2);
+    if (split) low_offset = workspace.Place(shape.m, k_padded * 2);
+    if (decode) w_offset = workspace.Place(chunk, k_padded * 2);
+    sums_offset = workspace.Place(shape.m, chunk * int64_t{sizeof(float)});
+  }
+  Workspace workspace;
+  int64_t k_padded;
+  bool split;
+  bool decode;
+  int64_t chunk = 0;  // outputs at a time
+  uint64_t blas_offset = 0;
+  uint64_t x_offset = 0;
+  uint64_t low_offset = 0;
+  uint64_t w_offset = 0;
+  uint64_t sums_offset = 0;
+};
+
+bool IsAligned(const void* data, int64_t stride_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0;
+}
+
+// One call's arguments beside its plan.
+class Matmul {
+ public:
+  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace, int multiprocessors,
+         Context& context, Blas& blas, cudaStream_t stream)
+      : args_(args),
+        spec_(weight.spec()),
+        view_(weight.view()),
+        workspace_(workspace),
+        multiprocessors_(multiprocessors),
+        context_(context),
+        blas_(blas),
+        stream_(stream) {
+    shape_ = {args.x.rows,  spec_.n,         spec_.k,
+              args.x.dtype, args.activation, spec_.format == Format::kDense};
+    x_.x = args.x.data;
+    x_.x_type = static_cast<Element>(args.x.dtype);
+    x_.x_stride = args.x.row_stride;
+    x_.x_scales = static_cast<const float*>(args.x_scales.data);
+    x_.x_scales_stride = args.x_scales.row_stride;
+    x_.quant = static_cast<Quant>(args.activation);
+    x_.static_scale = args.static_scale;
+    x_.m = args.x.rows;
+    x_.k = static_cast<int32_t>(spec_.k);
+  }
+
+  Status RunF32() {
+    const F32Plan plan(shape_);
+    const auto* x = static_cast<const float*>(args_.x.data);
+    int64_t stride = args_.x.row_stride;
+    if (plan.widen) {
+      auto* widened = reinterpret_cast<float*>(workspace_ + plan.x_offset);
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchWidenActivations(x_, widened, stream_)));
+      x = widened;
+      stride = spec_.k;
+    }
+    return Check(LaunchGemmF32(view_, x, stride, shape_.m, args_.y.data, YType(),
+                               args_.y.row_stride, stream_));
+  }
+
+  Status RunGemv() {
+    const GemvPlan plan(shape_);
+    GemvArgs gemv;
+    gemv.x = args_.x.data;
+    gemv.x_stride = args_.x.row_stride;
+    if (spec_.k % kUnitInputs != 0 || !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+      char* padded = workspace_ + plan.x_offset;
+      NIBBLE_RETURN_IF_ERROR(
+          Check(LaunchPadActivations(x_, padded, static_cast<int32_t>(plan.k_padded), stream_)));
+      gemv.x = padded;
+      gemv.x_stride = plan.k_padded;
+    }
+    gemv.y_type = YType();
+    gemv.y_stride = args_.y.row_stride;
+    const GemvLaunch launch{core::ScalesPerUnit(spec_), args_.x.dtype == DType::kF16,
+                            multiprocessors_};
+    const auto* x = static_cast<const char*>(gemv.x);
+    for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
+      gemv.x = x + row * gemv.x_stride * 2;
+      gemv.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
+      gemv.m = static_cast<int32_t>(std::min<int64_t>(kGemvRows, shape_.m - row));
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchGemv(gemv, launch)));
+    }
+    return absl::OkStatus();
+  }
+
+  Status RunGemm() {
+    const GemmPlan plan(shape_);
+    const DType input = shape_.dense ? spec_.dtype : DType::kBF16;
+    const auto k_padded = static_cast<int32_t>(plan.k_padded);
+    const char* x = static_cast<const char*>(args_.x.data);
+    int64_t x_stride = args_.x.row_stride;
+    char* copy = workspace_ + plan.x_offset;
+    char* low = workspace_ + plan.low_offset;
+    if (plan.split) {
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchSplitActivations(x_, copy, low, k_padded, stream_)));
+    } else if (plan.k_padded != spec_.k || !IsAligned(x, args_.x.row_stride_bytes())) {
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
+    } else {
+      copy = nullptr;
+    }
+    if (copy != nullptr) {
+      x = copy;
+      x_stride = plan.k_padded;
+    }
+    // Without a bias sums can be rounded where they are made. An FP8 weight's marks of NaN are not
+    // needed: its decoded weights have them.
+    const bool direct = !spec_.has_bias && !plan.split &&
+                        (args_.y.dtype == DType::kF32 || args_.y.dtype == input) &&
+                        IsAligned(args_.y.data, args_.y.row_stride_bytes());
+    BlasProblem problem;
+    problem.input = input;
+    problem.output = direct ? args_.y.dtype : DType::kF32;
+    problem.m = shape_.m;
+    problem.k = plan.k_padded;
+    problem.x_stride = x_stride;
+    problem.w_stride = plan.k_padded;
+    problem.y_stride = direct ? args_.y.row_stride : plan.chunk;
+    for (int64_t begin = 0; begin < spec_.n; begin += plan.chunk) {
+      problem.n = std::min(plan.chunk, spec_.n - begin);
+      problem.accumulate = false;
+      const char* w = static_cast<const char*>(view_.codes) + begin * spec_.k * 2;
+      if (plan.decode) {
+        char* decoded = workspace_ + plan.w_offset;
+        NIBBLE_RETURN_IF_ERROR(Check(LaunchDequantize(
+            view_, static_cast<int32_t>(begin), static_cast<int32_t>(problem.n), decoded,
+            static_cast<Element>(input), plan.k_padded, k_padded, stream_)));
+        w = decoded;
+      }
+      char* y = static_cast<char*>(args_.y.data) +
+                begin * static_cast<int64_t>(DTypeBytes(args_.y.dtype));
+      void* to = direct ? y : workspace_ + plan.sums_offset;
+      void* scratch = workspace_ + plan.blas_offset;
+      NIBBLE_RETURN_IF_ERROR(blas_.Run(problem, x, w, to, scratch, stream_));
+      if (plan.split) {
+        problem.accumulate = true;
+        NIBBLE_RETURN_IF_ERROR(blas_.Run(problem, low, w, to, scratch, stream_));
+      }
+      if (direct) continue;
+      const float* bias = spec_.has_bias ? view_.bias + begin : nullptr;
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchBiasAndRound(
+          static_cast<const float*>(to), plan.chunk, bias, shape_.m,
+          static_cast<int32_t>(problem.n), y, YType(), args_.y.row_stride, stream_)));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Status Check(cudaError_t error) { return context_.Check(error, "a matmul"); }
+  Element YType() const { return static_cast<Element>(args_.y.dtype); }
+
+  cudaError_t LaunchGemv(const GemvArgs& gemv, const GemvLaunch& launch) {
+    switch (view_.codes_kind) {
+      case Codes::kInt4:
+        return LaunchGemvInt4(view_, gemv, launch, stream_);
+      case Codes::kTable:
+        return LaunchGemvTable(view_, gemv, launch, stream_);
+      case Codes::kFP8:
+        return LaunchGemvFp8(view_, gemv, launch, stream_);
+      case Codes::kDense:
+        break;
+    }
+    return cudaErrorInvalidValue;
+  }
+
+  const MatmulArgs& args_;
+  const WeightSpec& spec_;
+  const WeightView& view_;
+  char* workspace_;
+  int multiprocessors_;
+  Context& context_;
+  Blas& blas_;
+  cudaStream_t stream_;
+  Shape shape_;
+  ActivationArgs x_;
+};
+
+}  // namespace
+
+uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
+  const WeightSpec& spec = problem.weight;
+  const Shape shape{problem.m,     spec.n,        spec.k,
+                    problem.input, problem.quant, spec.format == Format::kDense};
+  if (choice.kernel == "cuda_gemv") return GemvPlan(shape).workspace.total();
+  if (choice.kernel == "cuda_gemm") return GemmPlan(shape).workspace.total();
+  return F32Plan(shape).workspace.total();
+}
+
+Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
+                 void* workspace, int multiprocessors, Context& context, Blas& blas,
+                 cudaStream_t stream) {
+  Matmul matmul(args, weight, static_cast<char*>(workspace), multiprocessors, context, blas,
+                stream);
+  if (choice.kernel == "cuda_gemv") return matmul.RunGemv();
+  if (choice.kernel == "cuda_gemm") return matmul.RunGemm();
+  return matmul.RunF32();
+}
+
+}  // namespace nibble::cuda

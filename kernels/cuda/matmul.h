@@ -1,0 +1,27 @@
+// A matmul on the GPU: which launches a choice stands for, and the memory between them.
+//
+//   cuda_gemv      16-bit x and packed weights on the tensor cores, 16 rows a launch
+//   cuda_gemm      weights decoded to 16 bits, then cuBLASLt. F16 activations meet BF16 weights as
+//   the
+//                  exact sum of two BF16 matrices, so that no weight can overflow
+//   cuda_gemm_f32  binary32 throughout: any input, any weight
+#ifndef NIBBLE_KERNELS_CUDA_MATMUL_H_
+#define NIBBLE_KERNELS_CUDA_MATMUL_H_
+
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/packed_weight.h"
+#include "nibble/ops.h"
+#include "nibble/selector.h"
+
+namespace nibble::cuda {
+
+uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice);
+
+// `args` are valid, with at least one row. `workspace` holds MatmulWorkspaceBytes.
+Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
+                 void* workspace, int multiprocessors, Context& context, Blas& blas,
+                 cudaStream_t stream);
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_MATMUL_H_

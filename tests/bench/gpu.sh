@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Tests and measures the CUDA backend on this machine's GPU.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: tests/bench/gpu.sh [--binaries DIR] [--output DIR] [--no-sanitizer] [--no-bench]
+
+  --binaries DIR  where conformance_test, gpu_bench and libnibble_cuda.so are: a directory with all three, or a
+                  build tree; default: build/cuda-release
+  --output DIR    where logs and bench.json go; default: build/gpu
+  --no-sanitizer  leave compute-sanitizer out
+  --no-bench      leave the measurements out
+
+Three steps, each of which fails the script: the conformance suite on the GPU; a reduced suite under
+compute-sanitizer (memcheck, racecheck, initcheck, synccheck), which must have run kernels; gpu_bench, which
+checks answers before it times. cuBLASLt (libcublasLt.so.13) must be where the loader finds it.
+END
+}
+
+binaries=build/cuda-release output=build/gpu sanitizer=true bench=true
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --binaries) binaries=${2:?--binaries needs a directory}; shift ;;
+    --output) output=${2:?--output needs a directory}; shift ;;
+    --no-sanitizer) sanitizer=false ;;
+    --no-bench) bench=false ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "gpu.sh: unknown option $1" >&2; usage >&2; exit 2 ;;
+  esac
+  shift
+done
+
+find_binary() { # NAME
+  local found
+  found=$(find "$binaries" -name "$1" -type f -print -quit)
+  [[ -n $found ]] || { echo "gpu.sh: no $1 in $binaries" >&2; exit 1; }
+  realpath "$found"
+}
+
+conformance=$(find_binary conformance_test)
+NIBBLE_CUDA_MODULE=$(find_binary libnibble_cuda.so)
+export NIBBLE_CUDA_MODULE NIBBLE_TEST_BACKEND=cuda
+mkdir -p "$output"
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+
+echo '== conformance'
+status=0
+"$conformance" > "$output/conformance.log" 2>&1 || status=$?
+grep -E '^\[  (PASSED|FAILED|SKIPPED) ' "$output/conformance.log" || true
+if [[ $status -ne 0 ]]; then
+  grep -A4 'Failure' "$output/conformance.log" | head -40
+  exit 1
+fi
+
+sanitize() { # TOOL
+  local log="$output/$1.log" status=0
+  local variants='int4_group_32_zp nf4_nested fp8_block' filter='' variant
+  for variant in $variants; do
+    filter+=":*DequantizeTest.*cuda_$variant:*MatmulTest.MatchesTheOracleForEveryShape/cuda_$variant"
+    filter+=":*MatmulBitsTest.SpecialRowsStayInTheirRows/cuda_$variant"
+  done
+  filter+=':*QuantizesAsTheOutput*cuda_fp8_block:*IdentityActivations*cuda_int4_act_order'
+  filter+=':*RowOpsTest.*EqualsNormThenQuantize*:*RowOpsTest.*EqualsSiluMulThenQuantize*'
+  # Of this project's kernels alone. That they ran shows in the tests: outputs start as NaN, and a sanitizer
+  # that cannot attach makes every CUDA call fail.
+  compute-sanitizer --tool "$1" --kernel-regex kns=nibble --error-exitcode 9 \
+    "$conformance" --gtest_filter="${filter#:}" > "$log" 2>&1 || status=$?
+  if [[ $status -ne 0 ]] || ! grep -qE '^\[  PASSED  \] [1-9][0-9]* tests' "$log" ||
+    ! grep -qE '(ERROR|RACECHECK) SUMMARY: 0 ' "$log"; then
+    tail -n 20 "$log"
+    echo "$1: failed, exit code $status"
+    return 1
+  fi
+  echo "$1: $(grep -oE '(ERROR|RACECHECK) SUMMARY: .*' "$log"), $(grep -oE '[0-9]+ tests\.$' "$log" | tail -n 1)"
+}
+
+if $sanitizer; then
+  echo '== compute-sanitizer'
+  pids=()
+  for tool in memcheck racecheck initcheck synccheck; do
+    sanitize $tool & pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  [[ $status -eq 0 ]] || exit 1
+fi
+
+if $bench; then
+  echo '== measurements'
+  commit=${NIBBLE_COMMIT:-$(git rev-parse HEAD 2> /dev/null || echo unknown)}
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+  "$(find_binary gpu_bench)" --json "$output/bench.json" --driver "$driver" --commit "$commit"
+fi
