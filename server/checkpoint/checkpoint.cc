@@ -65,6 +65,13 @@ class PlannedCheckpoint final : public Checkpoint {
                                                     layers_[index].bytes));
   }
 
+  absl::Status CheckIntact() const override {
+    for (const auto& [name, tensor] : tensors_) {
+      if (tensor.file != nullptr) NIBBLE_RETURN_IF_ERROR(tensor.file->CheckIntact());
+    }
+    return absl::OkStatus();
+  }
+
  private:
   std::string label_;
   TensorMap tensors_;

@@ -45,6 +45,9 @@ class Checkpoint {
   // Decodes layers()[index] into its canonical layout. Bytes that are already canonical are
   // borrowed from the mapped file. Thread safe.
   virtual absl::StatusOr<CanonicalWeight> Load(size_t index) const = 0;
+  // kInvalidArgument where a file was cut short while weights that borrow from it were read: to be
+  // asked once they have been, and before they are used.
+  virtual absl::Status CheckIntact() const = 0;
 };
 
 }  // namespace nibble::checkpoint

@@ -1,13 +1,6 @@
 #include "server/checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -20,56 +13,14 @@
 namespace nibble::checkpoint {
 namespace {
 
+constexpr size_t kLengthBytes = 8;  // of the header's length, which begins a file
+
 absl::Status Annotated(std::string_view label, std::string_view message) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", label, message));
 }
 
 std::string_view Message(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
-}
-
-class Mapping {
- public:
-  Mapping(void* address, size_t size) : address_(address), size_(size) {}
-  ~Mapping() { munmap(address_, size_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
- private:
-  void* address_;
-  size_t size_;
-};
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-absl::Status SystemError(const std::string& path, std::string_view what, int error) {
-  const std::string message = fmt::format("{}: {}: {}", path, what, std::strerror(error));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(message);
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(message);
-    case ENOMEM:
-    case EMFILE:
-    case ENFILE:
-      return absl::ResourceExhaustedError(message);
-    default:
-      return absl::InvalidArgumentError(message);
-  }
 }
 
 // The entries in file order must tile the data buffer exactly.
@@ -111,8 +62,9 @@ int64_t TensorEntry::elements() const {
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte> bytes,
                                                        std::shared_ptr<const void> keep_alive,
                                                        std::string_view label) try {
-  if (bytes.size() < 8) {
-    return Annotated(label, fmt::format("{} bytes, expected at least 8", bytes.size()));
+  if (bytes.size() < kLengthBytes) {
+    return Annotated(label,
+                     fmt::format("{} bytes, expected at least {}", bytes.size(), kLengthBytes));
   }
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) {
@@ -170,18 +122,14 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Parse(std::span<const std::byte
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
-  // Non-blocking, so that a named pipe is refused below and not waited for.
-  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) return SystemError(path, "cannot open", errno);
-  struct stat info {};
-  if (fstat(fd.get(), &info) != 0) return SystemError(path, "cannot stat", errno);
-  if (!S_ISREG(info.st_mode)) return Annotated(path, "not a regular file");
-  const auto size = static_cast<size_t>(info.st_size);
-  if (size < 8) return Annotated(path, fmt::format("{} bytes, expected at least 8", size));
-  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (address == MAP_FAILED) return SystemError(path, "cannot map", errno);
-  auto mapping = std::make_shared<const Mapping>(address, size);
-  return Parse({static_cast<const std::byte*>(address), size}, std::move(mapping), path);
+  absl::StatusOr<std::shared_ptr<const MappedFile>> mapped = MappedFile::Open(path, kLengthBytes);
+  if (!mapped.ok()) return mapped.status();
+  absl::StatusOr<SafetensorsFile> file = Parse((*mapped)->bytes(), *mapped, path);
+  if (absl::Status intact = (*mapped)->CheckIntact(); !intact.ok()) return intact;
+  if (file.ok()) {
+    for (auto& [name, entry] : file->tensors_) entry.file = mapped->get();
+  }
+  return file;
 }
 
 const TensorEntry* SafetensorsFile::Find(std::string_view name) const {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/checkpoint/mapped_file.h"
 
 namespace nibble::checkpoint {
 
@@ -23,6 +24,7 @@ struct TensorEntry {
   std::vector<int64_t> shape;  // no dimension negative; empty for a scalar
   std::span<const std::byte> data;
   std::shared_ptr<const void> keep_alive;
+  const MappedFile* file = nullptr;  // that `data` is of, if it is; lives as keep_alive does
 
   int64_t elements() const;
 };

@@ -30,6 +30,7 @@ absl::Status AddLayers(const checkpoint::Checkpoint& checkpoint,
     progress.bytes_done += layers[i].bytes;
     progress.layers_done += 1;
   }
+  NIBBLE_RETURN_IF_ERROR(checkpoint.CheckIntact());
   NIBBLE_RETURN_IF_ERROR(transaction.Commit());
   progress.layer.clear();
   report(progress);
@@ -89,6 +90,10 @@ absl::StatusOr<std::string> ResolveBelowRoot(const std::string& root, const std:
   if (root.empty()) {
     return absl::FailedPreconditionError(
         "path: the server was started without --weights-root, so nothing can be loaded by path");
+  }
+  // The system would take such a path for the part before the byte, which is not what was checked.
+  if (path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("path: expected no byte 0x00");
   }
   std::error_code error;
   const fs::path canonical_root = fs::canonical(root, error);

@@ -34,7 +34,9 @@ constexpr std::array<const char*, 17> kCodeNames = {
     "DATA_LOSS", "UNAUTHENTICATED"};
 constexpr int kUnknownCode = 2;
 
-constexpr int kServeThreads = 2;
+constexpr int kServeThreads = 4;
+// A connection that sends no whole request for so long is closed: it holds up a thread.
+constexpr int kRequestTimeoutMs = 2000;
 
 class RpcHandles final : public RpcMetrics {
  public:
@@ -256,7 +258,9 @@ class PrometheusMetrics final : public Metrics {
           fmt::format("metrics on {}: they are already served", address));
     }
     try {
-      auto exposer = std::make_unique<prometheus::Exposer>(address, kServeThreads);
+      auto exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+          "listening_ports", address, "num_threads", std::to_string(kServeThreads),
+          "request_timeout_ms", std::to_string(kRequestTimeoutMs)});
       exposer->RegisterCollectable(collected_);
       const std::vector<int> ports = exposer->GetListeningPorts();
       if (ports.empty()) return absl::InternalError("metrics: the listener has no port");

@@ -57,6 +57,12 @@ void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
     Answered(exchange, refused, nullptr);
     return;
   }
+  {
+    std::lock_guard lock(mutex_);
+    exchange->bytes =
+        exchange->request.x().data().size() + exchange->response.result().y().data().size();
+    held_bytes_ += exchange->bytes;
+  }
   const size_t device_index = exchange->device_index = prepared->device_index;
   WeightHandle weight = prepared->weight;
   const auto done = [this, exchange, weight = std::move(weight)](const Outcome& outcome) {
@@ -103,7 +109,8 @@ void MatmulStreamCall::Advance() {
     }
   }
   if (accepting) {
-    if (!reading_ && running_.size() + ready_.size() < kMaxInFlight) {
+    if (!reading_ && running_.size() + ready_.size() < kMaxInFlight &&
+        held_bytes_ < kMaxHeldBytes) {
       reading_ = true;
       next_ = std::make_unique<Exchange>();
       StartRead(&next_->request);
@@ -122,6 +129,7 @@ void MatmulStreamCall::OnWriteDone(bool ok) {
   writing_ = false;
   written = std::move(ready_.front());
   ready_.pop_front();
+  held_bytes_ -= written->bytes;
   if (!ok) cancelled_ = true;
   Advance();
 }

@@ -2,10 +2,10 @@
 //
 //   read -> submit -> (done, any order) -> ready -> write, one at a time
 //
-// At most kMaxInFlight requests of a stream are between read and written; then it stops reading,
-// and the transport's flow control holds the caller back. The call ends when the caller has closed
-// its side (or the server drains, or the caller went away) and everything accepted has been
-// answered.
+// At most kMaxInFlight requests of a stream, and kMaxHeldBytes of tensors and one request more, are
+// between read and written; then it stops reading, and the transport's flow control holds the
+// caller back. The call ends when the caller has closed its side (or the server drains, or the
+// caller went away) and everything accepted has been answered.
 #ifndef NIBBLE_SERVER_SERVICE_MATMUL_STREAM_H_
 #define NIBBLE_SERVER_SERVICE_MATMUL_STREAM_H_
 
@@ -26,6 +26,7 @@ class MatmulStreamCall final
       public DrainableStream {
  public:
   static constexpr size_t kMaxInFlight = 64;
+  static constexpr size_t kMaxHeldBytes = size_t{64} << 20;
 
   MatmulStreamCall(ServiceContext& service, const RequestBuilder& builder, RpcMetrics* rpc,
                    StreamRegistry& registry, const grpc::CallbackServerContext& context);
@@ -45,6 +46,7 @@ class MatmulStreamCall final
     std::optional<RequestMeter> meter;
     size_t device_index = 0;
     std::optional<Batcher::Ticket> ticket;
+    size_t bytes = 0;  // of x and y
   };
 
   void Start(Exchange* exchange, uint64_t number);
@@ -71,6 +73,7 @@ class MatmulStreamCall final
   std::deque<std::unique_ptr<Exchange>>
       ready_;  // to be written; the front one is being written if writing_
   bool writing_ = false;
+  size_t held_bytes_ = 0;  // of running_ and ready_
 };
 
 }  // namespace nibble::server

@@ -35,16 +35,23 @@ absl::StatusOr<ConstMatrixView> MatrixShape(const v1::MatrixUpload& matrix, int6
   return MakeConstView(nullptr, dtype, n, k);
 }
 
+absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
+
 }  // namespace
 
 UploadCall::UploadCall(ServiceContext& service, RpcMetrics* rpc, uint64_t max_upload_bytes,
-                       WorkerPool& workers, absl::Status admitted, v1::UploadResponse* response)
+                       WorkerPool& workers, StreamRegistry& registry, const absl::Status& admitted,
+                       v1::UploadResponse* response)
     : service_(service),
       live_(service.calls),
       meter_(service, rpc),
       max_upload_bytes_(max_upload_bytes),
       workers_(workers),
+      registry_(registry),
       response_(response) {
+  registry_.Add(this);
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
   if (!admitted.ok()) {
     End(admitted);
     return;
@@ -95,33 +102,27 @@ absl::Status UploadCall::TakeChunk(const std::string& chunk) {
   return spool_->Append(chunk);
 }
 
+absl::Status UploadCall::TakeMessage() {
+  switch (request_.part_case()) {
+    case v1::UploadRequest::kHeader:
+      if (!has_header_) return TakeHeader(request_.header());
+      return absl::InvalidArgumentError("part: expected one header; received another");
+    case v1::UploadRequest::kChunk:
+      return TakeChunk(request_.chunk());
+    default:
+      return absl::InvalidArgumentError("part: expected a header or a chunk; received neither");
+  }
+}
+
 void UploadCall::OnReadDone(bool ok) {
-  if (cancelled_) {
-    End(absl::CancelledError("the caller cancelled the upload"));
-    return;
-  }
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
   absl::Status status;
-  if (ok) {
-    switch (request_.part_case()) {
-      case v1::UploadRequest::kHeader:
-        status = has_header_
-                     ? absl::InvalidArgumentError("part: expected one header; received another")
-                     : TakeHeader(request_.header());
-        break;
-      case v1::UploadRequest::kChunk:
-        status = TakeChunk(request_.chunk());
-        break;
-      default:
-        status = absl::InvalidArgumentError("part: expected a header or a chunk; received neither");
-    }
-    if (status.ok()) {
-      StartRead(&request_);
-    } else {
-      End(status);
-    }
-    return;
-  }
-  if (!has_header_) {
+  if (cancelled_) {
+    status = absl::CancelledError("the caller cancelled the upload");
+  } else if (ok) {
+    status = TakeMessage();
+  } else if (!has_header_) {
     status = absl::InvalidArgumentError("part: expected a header; the stream ended before it");
   } else if (spool_->size() != static_cast<uint64_t>(header_.total_bytes())) {
     status = absl::InvalidArgumentError(
@@ -132,17 +133,43 @@ void UploadCall::OnReadDone(bool ok) {
     End(status);
     return;
   }
-  workers_.Post([this] {
-    auto loaded = LoadSpooled();
-    if (loaded.ok()) {
-      for (const std::string& name : loaded->weights) response_->add_weights(name);
-      for (const std::string& notice : loaded->notices) response_->add_notices(notice);
-      log::Info("upload_done", {{"name", header_.name()}, {"bytes", header_.total_bytes()}});
-    } else {
-      log::Warn("upload_failed", {{"name", header_.name()}, {"error", MessageOf(loaded.status())}});
-    }
-    End(loaded.status());
-  });
+  if (ok) {
+    StartRead(&request_);
+    return;
+  }
+  loading_ = true;
+  workers_.Post([this] { Load(); });
+}
+
+void UploadCall::Load() {
+  const absl::StatusOr<Loaded> loaded = LoadSpooled();
+  if (loaded.ok()) {
+    for (const std::string& name : loaded->weights) response_->add_weights(name);
+    for (const std::string& notice : loaded->notices) response_->add_notices(notice);
+    log::Info("upload_done", {{"name", header_.name()}, {"bytes", header_.total_bytes()}});
+  } else {
+    log::Warn("upload_failed", {{"name", header_.name()}, {"error", MessageOf(loaded.status())}});
+  }
+  std::lock_guard lock(mutex_);
+  End(draining_ && !loaded.ok() ? Draining() : loaded.status());
+}
+
+void UploadCall::Drain() {
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
+  if (loading_) {
+    draining_ = true;
+    cancelled_ = true;
+  } else {
+    End(Draining());
+  }
+}
+
+void UploadCall::OnDone() {
+  registry_.Remove(this);
+  // Whoever called Finish did so with the mutex held.
+  { std::lock_guard lock(mutex_); }
+  delete this;
 }
 
 absl::StatusOr<Loaded> UploadCall::LoadSpooled() {
@@ -166,6 +193,7 @@ absl::StatusOr<Loaded> UploadCall::LoadSpooled() {
 }
 
 void UploadCall::End(const absl::Status& status) {
+  ended_ = true;
   meter_.Finished(status);
   spool_.reset();
   Finish(ToGrpcStatus(status));

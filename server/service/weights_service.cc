@@ -150,7 +150,7 @@ grpc::ServerWriteReactor<v1::LoadProgress>* WeightsService::Load(
 
 grpc::ServerReadReactor<v1::UploadRequest>* WeightsService::Upload(
     grpc::CallbackServerContext* context, v1::UploadResponse* response) {
-  return new UploadCall(service_, upload_metrics_, options_.max_upload_bytes, workers_,
+  return new UploadCall(service_, upload_metrics_, options_.max_upload_bytes, workers_, uploads_,
                         Admit(service_, *context, Plane::kControl), response);
 }
 

@@ -7,6 +7,7 @@
 
 #include "nibble/v1/weights.grpc.pb.h"
 #include "server/service/call.h"
+#include "server/service/stream_registry.h"
 #include "server/service/worker_pool.h"
 
 namespace nibble::server {
@@ -21,8 +22,11 @@ class WeightsService final : public v1::Weights::CallbackService {
  public:
   WeightsService(ServiceContext& service, WeightsOptions options);
 
-  // Makes loads that are under way end with kUnavailable at the next layer.
-  void StopLoads() { stopping_.store(true, std::memory_order_relaxed); }
+  // Makes loads that are under way end with kUnavailable at the next layer, and uploads at once.
+  void StopLoads() {
+    stopping_.store(true, std::memory_order_relaxed);
+    uploads_.DrainAll();
+  }
 
   grpc::ServerWriteReactor<v1::LoadProgress>* Load(grpc::CallbackServerContext* context,
                                                    const v1::LoadRequest* request) override;
@@ -51,6 +55,7 @@ class WeightsService final : public v1::Weights::CallbackService {
   RpcMetrics* const describe_metrics_;
   RpcMetrics* const explain_metrics_;
   std::atomic<bool> stopping_{false};
+  StreamRegistry uploads_;
   WorkerPool workers_;
 };
 

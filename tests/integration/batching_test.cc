@@ -165,5 +165,56 @@ TEST_F(Held, ADrainFinishesWhatWaits) {
   EXPECT_EQ(server_.ExitCode(), 0) << server_.log();
 }
 
+TEST(Batching, AStreamThatIsNotReadIsHeldBack) {
+  // A row of y is 256 KiB, a request's y 8 MiB: the server holds 64 MiB of one stream.
+  constexpr int64_t kN = 65536;
+  constexpr int kRequests = 40;
+  constexpr int kMostHeld = 12;
+  constexpr char kDone[] = "nibble_rpc_requests_total{code=\"OK\",method=\"MatmulStream\"}";
+  ServerProcess server({});
+  Stubs stubs(server);
+  {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::UploadResponse response;
+    auto upload = stubs.weights->Upload(&context, &response);
+    v1::UploadRequest message;
+    v1::UploadHeader* header = message.mutable_header();
+    header->set_name("wide");
+    header->set_total_bytes(kN * 4);
+    header->mutable_matrix()->set_dtype(v1::DTYPE_F32);
+    header->mutable_matrix()->add_shape(kN);
+    header->mutable_matrix()->add_shape(1);
+    header->mutable_matrix()->mutable_target()->set_format(v1::WEIGHT_FORMAT_DENSE);
+    ASSERT_TRUE(upload->Write(message));
+    message.set_chunk(std::string(kN * 4, '\0'));
+    upload->Write(message);
+    upload->WritesDone();
+    const grpc::Status status = upload->Finish();
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  const v1::MatmulRequest request =
+      MatmulOf("wide", MakeTensor(v1::DTYPE_F32, {32, 1}, std::string(128, '\0')));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  auto stream = stubs.linear->MatmulStream(&context);
+  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(stream->Write(request));
+  stream->WritesDone();
+  const auto done = [&] { return Sample(server.HttpGet("/metrics"), kDone); };
+  while (done() < 8) std::this_thread::yield();
+  // Whatever the server had read of the stream by now is answered before these.
+  for (int i = 0; i < 10; ++i) {
+    v1::MatmulResponse response;
+    ASSERT_TRUE(Matmul(stubs, request, &response).ok());
+  }
+  EXPECT_LE(done(), kMostHeld);
+  int replies = 0;
+  for (v1::MatmulStreamResponse reply; stream->Read(&reply); ++replies) {
+    EXPECT_TRUE(reply.has_result()) << reply.error().message();
+  }
+  EXPECT_EQ(replies, kRequests);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 }  // namespace
 }  // namespace nibble::testing

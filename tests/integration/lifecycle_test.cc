@@ -237,6 +237,53 @@ TEST(Lifecycle, AnOpenStreamDoesNotHoldUpTheDrain) {
   EXPECT_EQ(server.ExitCode(), 0);
 }
 
+TEST(Lifecycle, AnUploadThatStallsDoesNotHoldUpTheDrain) {
+  ServerProcess server({"--drain-timeout-ms=3600000", "--drain-grace-ms=0"});
+  Stubs stubs(server);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::UploadResponse response;
+  auto upload = stubs.weights->Upload(&context, &response);
+  v1::UploadRequest request;
+  request.mutable_header()->set_name("m");
+  request.mutable_header()->set_total_bytes(1000);
+  request.mutable_header()->mutable_checkpoint();
+  ASSERT_TRUE(upload->Write(request));
+  while (Sample(server.HttpGet("/metrics"), "nibble_inflight_requests") < 1) {
+  }
+  server.Signal(SIGTERM);
+  const grpc::Status status = upload->Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("draining"));
+  EXPECT_EQ(server.ExitCode(), 0);
+}
+
+TEST(Lifecycle, CallersThatComeBackAtOnceDoNotHoldUpTheDrain) {
+  ServerProcess server({ModelFlag(), "--drain-timeout-ms=3600000", "--drain-grace-ms=0"});
+  ASSERT_TRUE(server.WaitForLog("event=serving"));
+  std::atomic<bool> stop{false};
+  std::atomic<int> served{0};
+  std::vector<std::thread> callers;
+  const v1::MatmulRequest request = MatmulOf(LayerOf("m"), ReadGolden(kModel).x);
+  for (int i = 0; i < 3; ++i) {
+    callers.emplace_back([&] {
+      Stubs stubs(server);
+      while (!stop) {
+        grpc::ClientContext context;
+        context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(50));
+        v1::MatmulResponse response;
+        if (stubs.linear->Matmul(&context, request, &response).ok()) ++served;
+      }
+    });
+  }
+  while (served < 3) std::this_thread::yield();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.ExitCode(), 0);
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_THAT(server.log(), ::testing::HasSubstr("all_finished=true"));
+}
+
 TEST(Lifecycle, WeightsArePlacedOverTheDevices) {
   ServerProcess server({"--weights-root=" + GoldenRoot(), "--cpu-devices=2"});
   Stubs stubs(server);

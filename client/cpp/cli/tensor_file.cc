@@ -36,6 +36,11 @@ v1::DType WireType(std::string_view container) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
+// After the bytes of `entry` were read: whether they were those of the file.
+absl::Status CheckIntact(const TensorEntry& entry) {
+  return entry.file == nullptr ? absl::OkStatus() : entry.file->CheckIntact();
+}
+
 Extent ExtentOfShape(const int64_t* shape, int dimensions) {
   if (dimensions == 0) return {1, 1};
   Extent extent{1, shape[dimensions - 1]};
@@ -54,7 +59,9 @@ absl::StatusOr<v1::Tensor> ReadTensor(const std::string& path, const std::string
         fmt::format("{}: tensor \"{}\": expected F32, F16, BF16, F8_E4M3 or I8, received {}", path,
                     name, entry->dtype));
   }
-  return client::TensorFromBytes(entry->data, entry->shape, dtype);
+  auto tensor = client::TensorFromBytes(entry->data, entry->shape, dtype);
+  if (absl::Status intact = CheckIntact(*entry); !intact.ok()) return intact;
+  return tensor;
 }
 
 absl::StatusOr<Matrix> ReadMatrix(const std::string& path, const std::string& name) {
@@ -67,6 +74,7 @@ absl::StatusOr<Matrix> ReadMatrix(const std::string& path, const std::string& na
     if (!entry->data.empty()) {
       std::memcpy(matrix.values.data(), entry->data.data(), entry->data.size());
     }
+    if (absl::Status intact = CheckIntact(*entry); !intact.ok()) return intact;
     return matrix;
   }
   const absl::StatusOr<v1::Tensor> tensor = ReadTensor(path, name);

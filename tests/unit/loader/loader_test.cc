@@ -44,7 +44,12 @@ class FakeCheckpoint : public checkpoint::Checkpoint {
     return weight;
   }
 
+  absl::Status CheckIntact() const override {
+    return cut ? absl::InvalidArgumentError("the file was cut") : absl::OkStatus();
+  }
+
   size_t failing = SIZE_MAX;
+  bool cut = false;
 
  private:
   std::vector<checkpoint::Layer> layers_;
@@ -98,6 +103,14 @@ TEST_F(LoaderTest, AFailedLayerLeavesNothing) {
   const auto refused = store_.Acquire("m/layer0");
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(MessageOf(refused.status())), HasSubstr("the file was cut"));
+}
+
+TEST_F(LoaderTest, AFileThatWasCutMeanwhileLeavesNothing) {
+  FakeCheckpoint broken(3);
+  broken.cut = true;
+  EXPECT_EQ(Load(broken).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device_.memory().used_bytes, 0u);
+  EXPECT_FALSE(store_.Acquire("m/layer0").ok());
 }
 
 TEST_F(LoaderTest, ACancelEndsTheLoadAtTheNextLayer) {
@@ -154,6 +167,12 @@ TEST_F(RootTest, NothingOutsideIsReached) {
   for (const char* path : {"..", "../root2", "/", "/etc", "out", "out/x", "models/../../root2",
                            "models/../../../../../../etc"}) {
     EXPECT_EQ(Resolve(path).status().code(), absl::StatusCode::kPermissionDenied) << path;
+  }
+}
+
+TEST_F(RootTest, APathWithAZeroByteIsRefused) {
+  for (const std::string& path : {std::string("models\0", 7), std::string("none/..\0/..\0", 12)}) {
+    EXPECT_EQ(Resolve(path).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }
 

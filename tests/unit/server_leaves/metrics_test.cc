@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <thread>
@@ -32,15 +34,18 @@ double ValueOf(const Metrics& metrics, const std::string& series) {
   return std::stod(text.substr(at + series.size() + 2));
 }
 
-std::string HttpGet(int port, const std::string& path) {
+int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  return fd;
+}
+
+// What is received until the other side closes the connection.
+std::string ReadAll(int fd) {
   std::string answer;
   std::vector<char> buffer(1 << 16);
   for (ssize_t n; (n = read(fd, buffer.data(), buffer.size())) > 0;) {
@@ -48,6 +53,13 @@ std::string HttpGet(int port, const std::string& path) {
   }
   close(fd);
   return answer;
+}
+
+std::string HttpGet(int port, const std::string& path) {
+  const int fd = Connect(port);
+  const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  return ReadAll(fd);
 }
 
 class MetricsTest : public ::testing::Test {
@@ -332,6 +344,18 @@ TEST_F(MetricsTest, ThreadsAddWhileOthersScrape) {
             kThreads * kRounds);
   EXPECT_EQ(ValueOf(*metrics_, "nibble_rejected_total{reason=\"queue_full\"}"), kThreads * kRounds);
   EXPECT_EQ(ValueOf(*metrics_, "nibble_inflight_requests"), 0);
+}
+
+TEST_F(MetricsTest, AConnectionThatStaysSilentIsClosed) {
+  const absl::StatusOr<int> port = metrics_->Serve("127.0.0.1:0");
+  ASSERT_TRUE(port.ok()) << port.status();
+  const int silent = Connect(*port);
+  // Far longer than the server waits, and shorter than its library would.
+  const timeval patience{.tv_sec = 20, .tv_usec = 0};
+  ASSERT_EQ(setsockopt(silent, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+  char byte = 0;
+  EXPECT_GE(read(silent, &byte, 1), 0) << std::strerror(errno);
+  close(silent);
 }
 
 }  // namespace
