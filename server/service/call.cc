@@ -1,8 +1,10 @@
 #include "server/service/call.h"
 
 #include <cmath>
+#include <memory>
 #include <utility>
 
+#include "fmt/format.h"
 #include "server/status/status.h"
 
 namespace nibble::server {
@@ -72,6 +74,16 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline
     End(prepared.status());
     return;
   }
+  if (!service_.held.Take(prepared->work.bytes)) {
+    service_.metrics.Rejected("queue_full");
+    End(absl::ResourceExhaustedError(
+        fmt::format("the server holds too many bytes for callers that have not taken their "
+                    "replies: the request "
+                    "has {} bytes, the limit is {}, twice --max-queue-bytes; try again later",
+                    prepared->work.bytes, service_.held.limit())));
+    return;
+  }
+  held_bytes_ = prepared->work.bytes;
   device_index_ = prepared->device_index;
   WeightHandle weight = prepared->weight;
   ticket_ = SubmitPrepared(service_, *std::move(prepared), deadline,
@@ -85,6 +97,11 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline
 
 void UnaryCall::End(const absl::Status& status) {
   meter_.Finished(status);
+  if (!status.ok()) {
+    // Sending the status can take as long as the caller likes: not with the memory of a reply.
+    const std::unique_ptr<google::protobuf::Message> empty(response_->New());
+    response_->GetReflection()->Swap(response_, empty.get());
+  }
   Finish(ToGrpcStatus(status));
 }
 

@@ -14,6 +14,7 @@
 #include "server/executor/engine.h"
 #include "server/metrics/metrics.h"
 #include "server/service/auth.h"
+#include "server/service/byte_budget.h"
 #include "server/service/call_tracker.h"
 #include "server/service/requests.h"
 
@@ -27,6 +28,8 @@ struct ServiceContext {
   Metrics& metrics;
   AuthTokens tokens;
   uint64_t max_message_bytes = 0;
+  // Of the requests and replies of unary calls, from acceptance until the reply is sent.
+  ByteBudget held{UINT64_MAX};
   // Set once, before the listener closes: new requests are answered with kUnavailable.
   std::atomic<bool> draining{false};
   CallTracker calls{};
@@ -64,8 +67,9 @@ void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t devi
 // One unary call. It deletes itself when gRPC is done with it.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(ServiceContext& service, RpcMetrics* rpc)
-      : service_(service), live_(service.calls), meter_(service, rpc) {}
+  UnaryCall(ServiceContext& service, RpcMetrics* rpc, google::protobuf::Message* response)
+      : service_(service), live_(service.calls), meter_(service, rpc), response_(response) {}
+  ~UnaryCall() override { service_.held.Give(held_bytes_); }
 
   // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
   // reactor is handed to gRPC.
@@ -80,7 +84,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   ServiceContext& service_;
   const CallTracker::Live live_;
   RequestMeter meter_;
+  google::protobuf::Message* const response_;
   size_t device_index_ = 0;
+  uint64_t held_bytes_ = 0;
   std::optional<Batcher::Ticket> ticket_;
 };
 

@@ -11,7 +11,7 @@ template <typename Response, typename Prepare>
 grpc::ServerUnaryReactor* RunUnary(ServiceContext& service, RpcMetrics* rpc,
                                    grpc::CallbackServerContext* context, Response* response,
                                    const Prepare& prepare) {
-  auto* call = new UnaryCall(service, rpc);
+  auto* call = new UnaryCall(service, rpc, response);
   absl::Status admitted = Admit(service, *context, Plane::kData);
   call->Run(admitted.ok() ? prepare() : absl::StatusOr<Prepared>(std::move(admitted)),
             DeadlineOf(*context, service.clock), response->mutable_info());
