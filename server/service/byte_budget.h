@@ -10,6 +10,7 @@ namespace nibble::server {
 
 class ByteBudget {
  public:
+  // Not explicit: a context of aggregates is initialized with the number.
   ByteBudget(uint64_t limit) : limit_(limit) {}
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;

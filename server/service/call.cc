@@ -75,11 +75,11 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline
     return;
   }
   if (!service_.held.Take(prepared->work.bytes)) {
-    service_.metrics.Rejected("queue_full");
+    service_.queue_full->Rejected();
     End(absl::ResourceExhaustedError(
         fmt::format("the server holds too many bytes for callers that have not taken their "
-                    "replies: the request "
-                    "has {} bytes, the limit is {}, twice --max-queue-bytes; try again later",
+                    "replies: the request has {} bytes, the limit is {}, twice "
+                    "--max-queue-bytes; try again later",
                     prepared->work.bytes, service_.held.limit())));
     return;
   }

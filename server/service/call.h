@@ -30,6 +30,7 @@ struct ServiceContext {
   uint64_t max_message_bytes = 0;
   // Of the requests and replies of unary calls, from acceptance until the reply is sent.
   ByteBudget held{UINT64_MAX};
+  RejectionMetrics* queue_full = metrics.Rejection("queue_full");
   // Set once, before the listener closes: new requests are answered with kUnavailable.
   std::atomic<bool> draining{false};
   CallTracker calls{};

@@ -324,7 +324,9 @@ class Uploads : public Requests {
     v1::UploadRequest message;
     v1::UploadHeader* header = message.mutable_header();
     header->set_name(name);
-    header->set_total_bytes(n * k * 2);
+    // Wraps for the shapes that are meant to.
+    header->set_total_bytes(
+        static_cast<int64_t>(static_cast<uint64_t>(n) * static_cast<uint64_t>(k) * 2));
     header->mutable_matrix()->set_dtype(v1::DTYPE_BF16);
     header->mutable_matrix()->add_shape(n);
     header->mutable_matrix()->add_shape(k);

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,8 +17,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-
-extern char** environ;
 
 namespace nibble::testing {
 
@@ -41,14 +39,17 @@ ServerProcess::ServerProcess(std::vector<std::string> flags) {
 
   std::array<int, 2> pipe_fds{};
   if (pipe2(pipe_fds.data(), O_CLOEXEC) != 0) std::abort();
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDERR_FILENO);
-  const int spawned = posix_spawn(&pid_, NIBBLED_BINARY, &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
+  pid_ = fork();
+  if (pid_ == 0) {
+    // The server ends with the test, also when the test crashes, and never holds its output open.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(pipe_fds[1], STDOUT_FILENO);
+    dup2(pipe_fds[1], STDERR_FILENO);
+    execv(NIBBLED_BINARY, argv.data());
+    _exit(127);
+  }
   close(pipe_fds[1]);
-  if (spawned != 0) {
-    pid_ = -1;
+  if (pid_ < 0) {
     reaped_ = true;
     exit_code_ = 127;
   }
