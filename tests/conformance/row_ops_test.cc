@@ -14,7 +14,8 @@ namespace nibble::conformance {
 namespace {
 
 constexpr DType kFloatTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr int64_t kWidths[] = {1, 7, 16, 127, 128, 129, 300, 1031};
+// The last two are past what kernels keep of a row in registers.
+constexpr int64_t kWidths[] = {1, 7, 16, 127, 128, 129, 300, 1031, 4160, 33001};
 
 // Random rows, with a zero row, a NaN, an infinity, and one that overflows F16 when squared.
 HostMatrix RowsWithSpecials(DType dtype, int64_t rows, int64_t cols, uint64_t seed) {

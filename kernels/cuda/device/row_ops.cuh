@@ -124,7 +124,8 @@ struct SiluMulRow {
 // kHeld: groups of eight columns that a thread keeps in registers; 0: rows of any length, read
 // again in each phase. A thread's columns, and with them every sum's order, depend on d alone.
 template <class T, template <class> class Row, int kHeld>
-__global__ void __launch_bounds__(1024) RowOpKernel(const __grid_constant__ RowOpArgs args) {
+__global__ void __launch_bounds__(kHeld == 1 ? 512 : 1024)
+    RowOpKernel(const __grid_constant__ RowOpArgs args) {
   __shared__ float sum_scratch[kMaxWarps];
   __shared__ int max_scratch[kMaxWarps];
   const int64_t row = blockIdx.x;

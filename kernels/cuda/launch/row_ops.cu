@@ -12,7 +12,7 @@ template <class T, template <class> class Row>
 cudaError_t LaunchRows(const RowOpArgs& args, cudaStream_t stream) {
   const dim3 grid = GridFor(args.m, 1);
   const int32_t eights = (args.d + 7) / 8;
-  if (eights <= 1024) {
+  if (eights <= 512) {
     const int threads = (eights + 31) / 32 * 32;
     RowOpKernel<T, Row, 1><<<grid, threads, 0, stream>>>(args);
   } else if (eights <= 4 * 1024) {
