@@ -19,7 +19,8 @@ owner_of() {
   echo "${owner%%:*}"
 }
 
-libraries=$(ldd "$stage"/files/usr/local/bin/*)
+mapfile -t loaders < <(find "$stage/files/usr/local/bin" "$stage/files/usr/local/lib" -type f \( -perm -u+x -o -name '*.so' \))
+libraries=$(ldd "${loaders[@]}")
 if grep 'not found' <<<"$libraries"; then
   echo "stage.sh: a library is missing" >&2
   exit 1
