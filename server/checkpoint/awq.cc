@@ -40,12 +40,7 @@ absl::StatusOr<LayerPlan> PlanAwq(const Context& context, const std::string& pre
   const PackedZeros packed = {PackedZeros::Layout::kInterleaved, zeros->data, spec.n, groups, 0};
   DescribeZeroPoints(packed, packed.Histogram(), &spec);
   NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
-  plan.repack = [words, scales, packed, groups](CanonicalWeight* out) {
-    const WeightSpec& s = out->spec;
-    out->codes = CodesFromInterleavedWords(words->data, s.n, s.k);
-    out->scales = Transposed(scales->data, groups, s.n, DTypeBytes(s.scale_dtype));
-    if (s.has_zero_points) out->zero_points = packed.Unpacked();
-  };
+  plan.repack = RepackFromTranspose(CodesFromInterleavedWords, *words, *scales, packed);
   return FinishPlan(prefix, "awq", std::move(plan));
 }
 

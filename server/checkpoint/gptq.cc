@@ -108,12 +108,7 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
         fmt::format("{}.qzeros ({} of {})", prefix, wrapped, spec.n * groups));
   }
   NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
-  plan.repack = [words, scales, packed, groups](CanonicalWeight* out) {
-    const WeightSpec& s = out->spec;
-    out->codes = CodesFromColumnWords(words->data, s.n, s.k);
-    out->scales = Transposed(scales->data, groups, s.n, DTypeBytes(s.scale_dtype));
-    if (s.has_zero_points) out->zero_points = packed.Unpacked();
-  };
+  plan.repack = RepackFromTranspose(CodesFromColumnWords, *words, *scales, packed);
   return FinishPlan(prefix, "gptq", std::move(plan));
 }
 

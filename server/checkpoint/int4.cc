@@ -39,6 +39,17 @@ absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, bool per_la
       fmt::format("scales: no group size cuts {} inputs into {} groups", k, groups));
 }
 
+std::function<void(CanonicalWeight*)> RepackFromTranspose(
+    HostBytes (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k),
+    const TensorEntry& words, const TensorEntry& scales, const PackedZeros& zeros) {
+  return [unpack, &words, &scales, zeros](CanonicalWeight* out) {
+    const WeightSpec& spec = out->spec;
+    out->codes = unpack(words.data, spec.n, spec.k);
+    out->scales = Transposed(scales.data, scales.shape[0], spec.n, DTypeBytes(spec.scale_dtype));
+    if (spec.has_zero_points) out->zero_points = zeros.Unpacked();
+  };
+}
+
 int32_t GroupAt(const TensorEntry& index, int64_t k) {
   int32_t group = 0;
   std::memcpy(&group, index.data.data() + 4 * k, 4);

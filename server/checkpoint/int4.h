@@ -3,8 +3,11 @@
 #define NIBBLE_SERVER_CHECKPOINT_INT4_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "server/checkpoint/dialect.h"
@@ -26,6 +29,12 @@ absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index,
 // Sets has_zero_points unless every zero point is 8. `counts` is zeros.Histogram().
 void DescribeZeroPoints(const PackedZeros& zeros, const std::array<int64_t, 16>& counts,
                         WeightSpec* spec);
+
+// The repacking of a layer stored as its transpose, [K, N]: its codes by `unpack`, one of the
+// functions of repack.h, its scales [G, N], and its zero points where the spec has them.
+std::function<void(CanonicalWeight*)> RepackFromTranspose(
+    HostBytes (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k),
+    const TensorEntry& words, const TensorEntry& scales, const PackedZeros& zeros);
 
 // The element of `index`, I32, that belongs to input k.
 int32_t GroupAt(const TensorEntry& index, int64_t k);
