@@ -218,7 +218,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice));
   NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice)));
   const DeviceGuard guard(context_->ordinal());
-  return RunMatmul(args, *weight, choice, workspace, info_.cores, *context_, *blas_, handle);
+  return RunMatmul(args, *weight, choice, workspace, info_, *context_, *blas_, handle);
 }
 
 Status CudaDevice::Dequantize(const DequantizeArgs& args, const Choice& choice, void*,

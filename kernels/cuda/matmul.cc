@@ -106,13 +106,13 @@ bool IsAligned(const void* data, int64_t stride_bytes) {
 // One call's arguments beside its plan.
 class Matmul {
  public:
-  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace, int multiprocessors,
-         Context& context, Blas& blas, cudaStream_t stream)
+  Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace,
+         const DeviceInfo& device, Context& context, Blas& blas, cudaStream_t stream)
       : args_(args),
         spec_(weight.spec()),
         view_(weight.view()),
         workspace_(workspace),
-        multiprocessors_(multiprocessors),
+        device_(device),
         context_(context),
         blas_(blas),
         stream_(stream) {
@@ -157,8 +157,11 @@ class Matmul {
     }
     gemv.y_type = YType();
     gemv.y_stride = args_.y.row_stride;
-    const GemvLaunch launch{core::ScalesPerUnit(spec_), args_.x.dtype == DType::kF16,
-                            multiprocessors_};
+    GemvLaunch launch;
+    launch.scales_per_unit = core::ScalesPerUnit(spec_);
+    launch.f16 = args_.x.dtype == DType::kF16;
+    launch.ring = device_.compute_capability >= 90;
+    launch.multiprocessors = device_.cores;
     const auto* x = static_cast<const char*>(gemv.x);
     for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
       gemv.x = x + row * gemv.x_stride * 2;
@@ -252,7 +255,7 @@ class Matmul {
   const WeightSpec& spec_;
   const WeightView& view_;
   char* workspace_;
-  int multiprocessors_;
+  const DeviceInfo& device_;
   Context& context_;
   Blas& blas_;
   cudaStream_t stream_;
@@ -272,10 +275,9 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
-                 void* workspace, int multiprocessors, Context& context, Blas& blas,
+                 void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
                  cudaStream_t stream) {
-  Matmul matmul(args, weight, static_cast<char*>(workspace), multiprocessors, context, blas,
-                stream);
+  Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   if (choice.kernel == "cuda_gemv") return matmul.RunGemv();
   if (choice.kernel == "cuda_gemm") return matmul.RunGemm();
   return matmul.RunF32();

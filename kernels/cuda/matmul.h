@@ -19,7 +19,7 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice);
 
 // `args` are valid, with at least one row. `workspace` holds MatmulWorkspaceBytes.
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
-                 void* workspace, int multiprocessors, Context& context, Blas& blas,
+                 void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
                  cudaStream_t stream);
 
 }  // namespace nibble::cuda

@@ -41,8 +41,8 @@ ScaleKind ScaleKindOf(const WeightSpec& spec) {
   return ScaleKind::kNone;
 }
 
-// Inputs that share a scale.
-int64_t GroupSize(const WeightSpec& spec) {
+// Inputs that share a scale in the canonical weight.
+int64_t CanonicalGroupSize(const WeightSpec& spec) {
   switch (spec.format) {
     case Format::kDense:
       return spec.k;
@@ -56,6 +56,14 @@ int64_t GroupSize(const WeightSpec& spec) {
                                                       : spec.k;
   }
   return spec.k;
+}
+
+// Inputs that share a stored scale: a unit's where a group covers whole units, so that the kernels
+// find one for each.
+int64_t GroupSize(const WeightSpec& spec) {
+  const int64_t group_size = CanonicalGroupSize(spec);
+  const bool whole_units = ScaleKindOf(spec) == ScaleKind::kTiled && core::ScalesPerUnit(spec) == 1;
+  return whole_units ? kUnitInputs : group_size;
 }
 
 int64_t RowsPerScale(const WeightSpec& spec) {
@@ -187,23 +195,26 @@ class Packer {
       case ScaleKind::kTiled:
         break;
     }
-    const auto groups = static_cast<int32_t>(CeilDiv(spec_.k, view_.group_size));
+    const int64_t group_size = CanonicalGroupSize(spec_);
+    const auto groups = static_cast<int32_t>(CeilDiv(spec_.k, group_size));
+    const auto repeat = static_cast<int32_t>(CeilDiv(group_size, view_.group_size));
     const auto scale_bytes = static_cast<int>(DTypeBytes(StoredScaleType(spec_)));
     if (IsTable(spec_)) {
       auto* flat = reinterpret_cast<float*>(scratch_ + AbsmaxScratchBytes(spec_));
       NIBBLE_RETURN_IF_ERROR(Absmax(flat));
-      return Check(LaunchTile(flat, scale_bytes, view_.n, groups, scales, view_.groups, stream_));
+      return Check(
+          LaunchTile(flat, scale_bytes, view_.n, groups, repeat, scales, view_.groups, stream_));
     }
     NIBBLE_ASSIGN_OR_RETURN(const char* from, Stage(weight_.scales));
-    NIBBLE_RETURN_IF_ERROR(
-        Check(LaunchTile(from, scale_bytes, view_.n, groups, scales, view_.groups, stream_)));
+    NIBBLE_RETURN_IF_ERROR(Check(
+        LaunchTile(from, scale_bytes, view_.n, groups, repeat, scales, view_.groups, stream_)));
     if (HasGroupIndex(spec_)) {
       NIBBLE_RETURN_IF_ERROR(CopyTo(memory_ + layout_.group_index_offset,
                                     weight_.group_index.data(), weight_.group_index.size()));
     }
     if (!HasZeroPoints(spec_)) return absl::OkStatus();
     NIBBLE_ASSIGN_OR_RETURN(const char* zeros, Stage(weight_.zero_points));
-    return Check(LaunchTile(zeros, 1, view_.n, groups, memory_ + layout_.zero_points_offset,
+    return Check(LaunchTile(zeros, 1, view_.n, groups, repeat, memory_ + layout_.zero_points_offset,
                             view_.groups, stream_));
   }
 

@@ -2,7 +2,11 @@
 //   {gpu, driver, commit, read_tbs, copy_tbs, rows: [{op, format, variant, n, k, m, kernel, us,
 //    us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
 //
-// usage: gpu_bench [--quick] [--max-m M] [--json FILE] [--driver TEXT] [--commit TEXT]
+// usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
+//                  [--driver TEXT] [--commit TEXT]
+//
+// Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
+// silu_mul_quant; formats int4, int4_zp, nf4, fp8; shapes NxK; rows of the matmuls.
 //
 // Every matmul's answer is compared with the binary32 kernel first; a wrong one ends the run with
 // exit code 1. share_of_limit is max(bytes / read bandwidth, FLOP / 790e12) over the time.
@@ -33,8 +37,10 @@ constexpr int kMinLaunches = 40;
 constexpr cuda::BlasOptions kCublas{uint64_t{32} << 20, true};
 
 struct Options {
-  bool quick = false;
-  std::string max_m;
+  std::string ops;
+  std::string formats;
+  std::string shapes;
+  std::string rows;
   std::string json;
   std::string driver;
   std::string commit;
@@ -315,33 +321,58 @@ WeightSpec SpecOf(Format format, int64_t n, int64_t k) {
   return spec;
 }
 
-Status RunAll(Bench& bench, const Options& options) {
-  const std::vector<std::pair<int64_t, int64_t>> shapes =
-      options.quick ? std::vector<std::pair<int64_t, int64_t>>{{4096, 4096}}
-                    : std::vector<std::pair<int64_t, int64_t>>{
-                          {4096, 4096}, {28672, 4096}, {4096, 14336}, {57344, 8192}};
-  std::vector<int64_t> ms = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
-  if (options.quick) ms = {1, 16, 128};
-  const int64_t max_m = options.max_m.empty() ? ms.back() : std::atoll(options.max_m.c_str());
-  std::erase_if(ms, [&](int64_t m) { return m > max_m; });
-  for (const auto& [n, k] : shapes) {
-    const WeightSpec int4 = SpecOf(Format::kInt4, n, k);
-    WeightSpec zero_points = int4;
-    zero_points.has_zero_points = true;
-    std::vector<WeightSpec> specs = {int4, SpecOf(Format::kNF4, n, k), SpecOf(Format::kFP8, n, k)};
-    if (n == 28672) specs.push_back(zero_points);
-    NIBBLE_RETURN_IF_ERROR(bench.Matmuls(specs, ms));
+// Whether a list names `item`; an empty one names all.
+bool Names(const std::string& list, std::string_view item) {
+  return list.empty() || ("," + list + ",").find(fmt::format(",{},", item)) != std::string::npos;
+}
+
+struct NamedSpec {
+  std::string_view name;
+  WeightSpec spec;
+};
+
+std::vector<NamedSpec> SpecsOf(int64_t n, int64_t k) {
+  std::vector<NamedSpec> specs = {{"int4", SpecOf(Format::kInt4, n, k)},
+                                  {"int4_zp", SpecOf(Format::kInt4, n, k)},
+                                  {"nf4", SpecOf(Format::kNF4, n, k)},
+                                  {"fp8", SpecOf(Format::kFP8, n, k)}};
+  specs[1].spec.has_zero_points = true;
+  return specs;
+}
+
+Status RunMatmuls(Bench& bench, const Options& options) {
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096},  {6144, 4096},  {28672, 4096},
+                                                     {4096, 14336}, {57344, 8192}, {8192, 28672}};
+  std::vector<int64_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096};
+  std::erase_if(rows, [&](int64_t m) { return !Names(options.rows, fmt::format("{}", m)); });
+  if (rows.empty()) return absl::OkStatus();
+  for (const auto& [n, k] : kShapes) {
+    if (!Names(options.shapes, fmt::format("{}x{}", n, k))) continue;
+    std::vector<WeightSpec> specs;
+    for (const NamedSpec& named : SpecsOf(n, k)) {
+      if (Names(options.formats, named.name)) specs.push_back(named.spec);
+    }
+    if (!specs.empty()) NIBBLE_RETURN_IF_ERROR(bench.Matmuls(specs, rows));
   }
-  NIBBLE_RETURN_IF_ERROR(bench.Dequantize(SpecOf(Format::kNF4, 4096, 4096)));
-  if (!options.quick) {
-    for (const Format format : {Format::kNF4, Format::kInt4, Format::kFP8}) {
-      NIBBLE_RETURN_IF_ERROR(bench.Dequantize(SpecOf(format, 16384, 16384)));
+  return absl::OkStatus();
+}
+
+Status RunAll(Bench& bench, const Options& options) {
+  if (Names(options.ops, "matmul")) NIBBLE_RETURN_IF_ERROR(RunMatmuls(bench, options));
+  if (Names(options.ops, "dequantize")) {
+    NIBBLE_RETURN_IF_ERROR(bench.Dequantize(SpecOf(Format::kNF4, 4096, 4096)));
+    for (const NamedSpec& named : SpecsOf(16384, 16384)) {
+      if (Names(options.formats, named.name)) NIBBLE_RETURN_IF_ERROR(bench.Dequantize(named.spec));
     }
   }
-  for (const auto& [m, d] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 4096}, {128, 4096}, {8192, 4096}, {8192, 8192}}) {
-    NIBBLE_RETURN_IF_ERROR(bench.RowOp(Op::kNormQuant, m, d));
-    NIBBLE_RETURN_IF_ERROR(bench.RowOp(Op::kSiluMulQuant, m, d));
+  for (const Op op : {Op::kNormQuant, Op::kSiluMulQuant}) {
+    if (!Names(options.ops, OpName(op))) continue;
+    const std::vector<int64_t> widths = op == Op::kNormQuant
+                                            ? std::vector<int64_t>{4096, 8192}
+                                            : std::vector<int64_t>{4096, 8192, 14336};
+    for (const int64_t m : {1, 128, 8192}) {
+      for (const int64_t d : widths) NIBBLE_RETURN_IF_ERROR(bench.RowOp(op, m, d));
+    }
   }
   return absl::OkStatus();
 }
@@ -371,19 +402,18 @@ int main(int argc, char** argv) {
   nibble::bench::Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
-    if (flag == "--quick") {
-      options.quick = true;
-      continue;
-    }
-    std::string* value = flag == "--json"     ? &options.json
-                         : flag == "--max-m"  ? &options.max_m
-                         : flag == "--driver" ? &options.driver
-                         : flag == "--commit" ? &options.commit
-                                              : nullptr;
+    std::string* value = flag == "--json"      ? &options.json
+                         : flag == "--ops"     ? &options.ops
+                         : flag == "--formats" ? &options.formats
+                         : flag == "--shapes"  ? &options.shapes
+                         : flag == "--rows"    ? &options.rows
+                         : flag == "--driver"  ? &options.driver
+                         : flag == "--commit"  ? &options.commit
+                                               : nullptr;
     if (value == nullptr || i + 1 == argc) {
-      fmt::print(
-          stderr,
-          "usage: gpu_bench [--quick] [--max-m M] [--json FILE] [--driver TEXT] [--commit TEXT]\n");
+      fmt::print(stderr,
+                 "usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] "
+                 "[--json FILE] [--driver TEXT] [--commit TEXT]\n");
       return 2;
     }
     *value = argv[++i];

@@ -24,32 +24,38 @@ struct Fragments {
   __device__ void Load(const GemvArgs& args, int32_t unit, int lane) {
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
-      const int row = column * 8 + lane / 4;
-      const auto* from = static_cast<const uint16_t*>(args.x) + row * args.x_stride +
-                         unit * kUnitInputs + lane % 4 * 8;
+      const auto* from = static_cast<const uint16_t*>(args.x) +
+                         Row(args, column, lane) * args.x_stride + unit * kUnitInputs +
+                         lane % 4 * 8;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        part[column][i] =
-            row < args.m ? *reinterpret_cast<const uint4*>(from + i * 32) : make_uint4(0, 0, 0, 0);
-      }
+      for (int i = 0; i < 4; ++i) part[column][i] = *reinterpret_cast<const uint4*>(from + i * 32);
     }
+  }
+  __device__ uint4 Part(int column, int i) const { return part[column][i]; }
+  // A row past the last one repeats it: its sums meet no other row's and are not stored.
+  __device__ static int Row(const GemvArgs& args, int column, int lane) {
+    return min(column * 8 + lane / 4, args.m - 1);
   }
 };
 
-// sums[tile][column][..] += scale * (16 rows of a tile's unit x 8 rows of x). The two products of
-// each 32 inputs go to sums of their own, and the tiles take turns: what depends on one another is
-// short.
-template <class Pairs, class Unit, int kColumns, int kTiles>
+// sums[tile][column][..] += scale * (16 rows of a tile's unit x 8 rows of x) / kUnscale. The two
+// products of each 32 inputs go to kChains sums of their own, and the tiles take turns: what
+// depends on one another is short. A unit without scales of its own counts as one with the scale 1.
+// x.Part(column, i) gives a thread's 16 bytes of 8 rows and 32 inputs.
+template <class Pairs, class Unit, int kColumns, int kTiles, int kChains, class X>
 __device__ inline void MultiplyUnits(const WeightView& w, const uint32_t* table,
-                                     const Unit (&units)[kTiles], const Fragments<kColumns>& x,
+                                     const Unit (&units)[kTiles], const X& x,
                                      float (&sums)[kTiles][kColumns][4]) {
-  constexpr int kPartsPerScale = 4 / Unit::kScalesPerUnit;
+  constexpr int kScales = Unit::kScalesPerUnit > 0 ? Unit::kScalesPerUnit : 1;
+  constexpr int kPartsPerScale = 4 / kScales;
 #pragma unroll
-  for (int group = 0; group < Unit::kScalesPerUnit; ++group) {
-    float even[kTiles][kColumns][4] = {};
-    float odd[kTiles][kColumns][4] = {};
+  for (int group = 0; group < kScales; ++group) {
+    float chains[kChains][kTiles][kColumns][4] = {};
 #pragma unroll
     for (int i = group * kPartsPerScale; i < (group + 1) * kPartsPerScale; ++i) {
+      uint4 b[kColumns];
+#pragma unroll
+      for (int column = 0; column < kColumns; ++column) b[column] = x.Part(column, i);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         uint32_t low[4];
@@ -57,24 +63,31 @@ __device__ inline void MultiplyUnits(const WeightView& w, const uint32_t* table,
         units[tile].Decode(w, table, i, low, high);
 #pragma unroll
         for (int column = 0; column < kColumns; ++column) {
-          const uint4& b = x.part[column][i];
-          Pairs::Mma(even[tile][column], low[0], high[0], low[1], high[1], b.x, b.y);
-          Pairs::Mma(odd[tile][column], low[2], high[2], low[3], high[3], b.z, b.w);
+          Pairs::Mma(chains[0][tile][column], low[0], high[0], low[1], high[1], b[column].x,
+                     b[column].y);
+        }
+#pragma unroll
+        for (int column = 0; column < kColumns; ++column) {
+          Pairs::Mma(chains[kChains - 1][tile][column], low[2], high[2], low[3], high[3],
+                     b[column].z, b[column].w);
         }
       }
     }
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      float2 scale = units[tile].Scale(w, group);
-      scale.x *= Unit::kUnscale;
-      scale.y *= Unit::kUnscale;
+      const float2 scale = units[tile].Scale(w, group);
 #pragma unroll
       for (int column = 0; column < kColumns; ++column) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float partial = __fadd_rn(even[tile][column][i], odd[tile][column][i]);
-          sums[tile][column][i] =
-              __fmaf_rn(i < 2 ? scale.x : scale.y, partial, sums[tile][column][i]);
+          float partial = chains[0][tile][column][i];
+          if constexpr (kChains == 2) partial = __fadd_rn(partial, chains[1][tile][column][i]);
+          float& sum = sums[tile][column][i];
+          if constexpr (Unit::kScalesPerUnit == 0) {
+            sum = __fadd_rn(sum, partial);
+          } else {
+            sum = __fmaf_rn(i < 2 ? scale.x : scale.y, partial, sum);
+          }
         }
       }
     }
@@ -101,7 +114,8 @@ __host__ __device__ constexpr int GemvSharedBytes() {
 // partials [warp][row of x][output].
 template <int kColumns, int kTiles>
 __device__ inline void AddWarps(const WeightView& w, const GemvArgs& args, int64_t tile,
-                                const float (&sums)[kTiles][kColumns][4], float* partials) {
+                                float unscale, const float (&sums)[kTiles][kColumns][4],
+                                float* partials) {
   constexpr int kRows = kTiles * kUnitRows;
   constexpr int kRowPitch = kRows + 4;
   constexpr int kWarpPitch = kColumns * 8 * kRowPitch;
@@ -130,6 +144,7 @@ __device__ inline void AddWarps(const WeightView& w, const GemvArgs& args, int64
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kGemvWarps; ++i) sum = __fadd_rn(sum, from[i * kWarpPitch]);
+    sum = __fmul_rn(sum, unscale);
     if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
     StoreElement(args.y, args.y_type, row * args.y_stride + n, sum);
   }
@@ -173,7 +188,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
 #pragma unroll
   for (int slot = 0; slot < kDepth; ++slot) load(blockIdx.x, slot, units[slot]);
   if constexpr (Unit::kTableBytes > 0) {
-    Unit::FillTable(w, shared);
+    Unit::FillTable(w, shared, blockDim.x);
     __syncthreads();
   }
 
@@ -187,15 +202,15 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
         const int32_t unit = warp + slot * kGemvWarps;
         if (unit < w.units) {
           if constexpr (!kHeld) x[0].Load(args, unit, lane);
-          MultiplyUnits<Pairs, Unit, kColumns, kTiles>(w, table, units[depth], x[kHeld ? depth : 0],
-                                                       sums);
+          MultiplyUnits<Pairs, Unit, kColumns, kTiles, 2>(w, table, units[depth],
+                                                          x[kHeld ? depth : 0], sums);
         }
         const bool last_round = round + 1 == rounds;
         load(last_round ? tile + gridDim.x : tile, last_round ? depth : slot + kDepth,
              units[depth]);
       }
     }
-    AddWarps<kColumns, kTiles>(w, args, tile, sums, partials + buffer * kBuffer);
+    AddWarps<kColumns, kTiles>(w, args, tile, Unit::kUnscale, sums, partials + buffer * kBuffer);
     if constexpr (kPartialBuffers<Unit> == 2) {
       buffer ^= 1;
     } else {

@@ -25,13 +25,16 @@ __device__ inline uint2 LoadTiledScales(const WeightView& w, int64_t index) {
 }
 
 // Without branches: a branch here would keep the units of a block's tiles from being interleaved.
+__device__ inline float2 WidenHalfScales(bool bf16, uint32_t raw) {
+  const float2 half = __half22float2(*reinterpret_cast<const __half2*>(&raw));
+  return {bf16 ? __uint_as_float(raw << 16) : half.x,
+          bf16 ? __uint_as_float(raw & 0xFFFF0000u) : half.y};
+}
+
 __device__ inline float2 WidenScales(const WeightView& w, uint2 raw) {
   const bool f32 = w.scale_type == Element::kF32;
-  const bool bf16 = w.scale_type == Element::kBF16;
-  const float2 half = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
-  const uint32_t low = bf16 ? raw.x << 16 : __float_as_uint(half.x);
-  const uint32_t high = bf16 ? raw.x & 0xFFFF0000u : __float_as_uint(half.y);
-  return {__uint_as_float(f32 ? raw.x : low), __uint_as_float(f32 ? raw.y : high)};
+  const float2 half = WidenHalfScales(w.scale_type == Element::kBF16, raw.x);
+  return {f32 ? __uint_as_float(raw.x) : half.x, f32 ? __uint_as_float(raw.y) : half.y};
 }
 
 // What a codec holds of one unit between loading and use, and how it feeds the tensor cores.
@@ -45,7 +48,7 @@ struct Int4Unit {
   uint2 scales[kScales];
   uint32_t zeros[kScales];
 
-  __device__ static void FillTable(const WeightView&, uint32_t*) {}
+  __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
     const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 1024;
     words[0] = LoadStreaming(from + lane * 16);
@@ -65,28 +68,29 @@ struct Int4Unit {
                          uint32_t (&high)[4]) const {
     const uint32_t zero = zeros[i * kScales / 4];
     const uint4& half = words[i / 2];
-    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.x : half.z,
-                             Int4Words<Pairs>::Zero(static_cast<float>(zero & 0xFFu)), low);
-    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.y : half.w,
-                             Int4Words<Pairs>::Zero(static_cast<float>(zero >> 8)), high);
+    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.x : half.z, Int4Words<Pairs>::template Zero<0>(zero),
+                             low);
+    Int4Words<Pairs>::Decode(i % 2 == 0 ? half.y : half.w, Int4Words<Pairs>::template Zero<1>(zero),
+                             high);
   }
 };
 
-// A byte is a pair of codes. 256 pairs, 256 bytes apart so that an address is one byte permutation,
-// each replicated for every lane so that no two lanes meet in a bank. The values are rounded to the
-// activations' type.
-template <class Pairs, int kScales>
+// A byte is a pair of codes. 256 pairs, each replicated for every lane so that no two lanes meet in
+// a bank, kPitch bytes apart: with 256 an address is one byte permutation, with 128 the table is
+// half as large. The values are rounded to the activations' type.
+template <class Pairs, int kScales, int kPitch = 256>
 struct TableUnit {
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = 1.0f;
-  static constexpr int kTableBytes = 256 * 256;
+  static constexpr int kTableBytes = 256 * kPitch;
   uint4 words[2];
   uint2 scales[kScales];
 
-  __device__ static void FillTable(const WeightView& w, uint32_t* table) {
-    for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) {
+  // By `threads` threads.
+  __device__ static void FillTable(const WeightView& w, uint32_t* table, int threads) {
+    for (int i = threadIdx.x; i < 256 * 32; i += threads) {
       const int byte = i / 32;
-      table[byte * 64 + i % 32] = Pairs::Pair(w.table[byte & 15], w.table[byte >> 4]);
+      table[byte * (kPitch / 4) + i % 32] = Pairs::Pair(w.table[byte & 15], w.table[byte >> 4]);
     }
   }
   __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
@@ -103,16 +107,17 @@ struct TableUnit {
   __device__ static void Lookup(const uint32_t* table, uint32_t word, uint32_t (&pairs)[4]) {
     const uint32_t lane_bytes = threadIdx.x % 32 * 4;
     const char* base = reinterpret_cast<const char*>(table);
-    // Byte p of the word above the lane's offset: p * 256 is an entry's place.
-    pairs[0] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5504));
-    pairs[1] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5514));
-    pairs[2] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5524));
-    pairs[3] = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, 0x5534));
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      // Byte p of the word above the lane's offset, whose own byte 1 is 0: p * 256 is its place.
+      uint32_t offset = __byte_perm(word, lane_bytes, 0x5504 + p * 0x10);
+      if constexpr (kPitch == 128) offset = ((word >> (8 * p)) & 0xFFu) * 128u + lane_bytes;
+      pairs[p] = *reinterpret_cast<const uint32_t*>(base + offset);
+    }
   }
   __device__ void Decode(const WeightView&, const uint32_t* table, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) const {
     const uint4& half = words[i / 2];
-    // __byte_perm counts the bytes of its second argument from 4; byte 5 of the lane offset is 0.
     Lookup(table, i % 2 == 0 ? half.x : half.z, low);
     Lookup(table, i % 2 == 0 ? half.y : half.w, high);
   }
@@ -133,7 +138,7 @@ struct Fp8Unit {
            unit * kUnitInputs / w.group_size;
   }
 
-  __device__ static void FillTable(const WeightView&, uint32_t*) {}
+  __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
     const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 2048;
 #pragma unroll

@@ -80,8 +80,13 @@ struct Int4Words;
 template <>
 struct Int4Words<BF16Pairs> {
   static constexpr float kUnscale = 4.0f;
-  __device__ static Int4Zero Zero(float zero) {
-    return {BF16Pairs::Splat(-32.0f - 0.25f * zero), BF16Pairs::Splat(-0.25f * zero)};
+  static constexpr Int4Zero kSymmetric = {0xC208C208u, 0xC000C000u};  // -34, -2
+  // The zero point is byte kByte of `zeros`: it becomes 128 + zero in both halves, exact.
+  template <int kByte>
+  __device__ static Int4Zero Zero(uint32_t zeros) {
+    const uint32_t biased = __byte_perm(zeros, 0x43u, 0x4040u + kByte * 0x0101u);
+    return {BF16Pairs::Fma(biased, 0xBE80BE80u, 0x80008000u),
+            BF16Pairs::Fma(biased, 0xBE80BE80u, 0x42004200u)};
   }
   __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
     const uint32_t upper = word >> 8;
@@ -96,8 +101,13 @@ struct Int4Words<BF16Pairs> {
 template <>
 struct Int4Words<F16Pairs> {
   static constexpr float kUnscale = 1.0f;
-  __device__ static Int4Zero Zero(float zero) {
-    return {F16Pairs::Splat(-1024.0f - zero), F16Pairs::Splat(-64.0f - zero)};
+  static constexpr Int4Zero kSymmetric = {0xE408E408u, 0xD480D480u};  // -1032, -72
+  // As above, from 1024 + zero.
+  template <int kByte>
+  __device__ static Int4Zero Zero(uint32_t zeros) {
+    const uint32_t biased = __byte_perm(zeros, 0x64u, 0x4040u + kByte * 0x0101u);
+    return {F16Pairs::Fma(biased, 0xBC00BC00u, 0x80008000u),
+            F16Pairs::Fma(biased, 0xBC00BC00u, 0x63806380u)};
   }
   __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
     const uint32_t upper = word >> 8;

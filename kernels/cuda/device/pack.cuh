@@ -75,16 +75,19 @@ __global__ void ExpandAbsmaxKernel(const uint8_t* codes, const float* map, const
   absmax[i] = __fadd_rn(__fmul_rn(map[codes[i]], nested[i / nested_block]), offset);
 }
 
-// Row-major [N, groups] into tiles of 16 rows, [N/16][to_groups][16]; the padding becomes 0.
+// Row-major [N, groups], each `repeat` times, into tiles of 16 rows, [N/16][to_groups][16]; the
+// padding becomes 0.
 template <class T>
-__global__ void TileKernel(const T* from, int32_t n, int32_t groups, T* to, int32_t to_groups) {
+__global__ void TileKernel(const T* from, int32_t n, int32_t groups, int32_t repeat, T* to,
+                           int32_t to_groups) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t row = index / to_groups;
   const auto group = static_cast<int32_t>(index % to_groups);
   if (row >= (static_cast<int64_t>(n) + kUnitRows - 1) / kUnitRows * kUnitRows) return;
-  const bool real = row < n && group < groups;
+  const int32_t source = group / repeat;
+  const bool real = row < n && source < groups;
   to[TiledIndex(to_groups, static_cast<int32_t>(row), group)] =
-      real ? from[row * groups + group] : T{};
+      real ? from[row * groups + source] : T{};
 }
 
 // to[i] = from[i] in binary32.

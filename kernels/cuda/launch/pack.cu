@@ -30,21 +30,21 @@ cudaError_t LaunchExpandAbsmax(const uint8_t* codes, const float* map, const flo
   return cudaGetLastError();
 }
 
-cudaError_t LaunchTile(const void* from, int element_bytes, int32_t n, int32_t groups, void* to,
-                       int32_t to_groups, cudaStream_t stream) {
+cudaError_t LaunchTile(const void* from, int element_bytes, int32_t n, int32_t groups,
+                       int32_t repeat, void* to, int32_t to_groups, cudaStream_t stream) {
   const dim3 grid = GridFor(PaddedRows(n) * to_groups, kThreads);
   switch (element_bytes) {
     case 1:
       TileKernel<<<grid, kThreads, 0, stream>>>(static_cast<const uint8_t*>(from), n, groups,
-                                                static_cast<uint8_t*>(to), to_groups);
+                                                repeat, static_cast<uint8_t*>(to), to_groups);
       break;
     case 2:
       TileKernel<<<grid, kThreads, 0, stream>>>(static_cast<const uint16_t*>(from), n, groups,
-                                                static_cast<uint16_t*>(to), to_groups);
+                                                repeat, static_cast<uint16_t*>(to), to_groups);
       break;
     case 4:
       TileKernel<<<grid, kThreads, 0, stream>>>(static_cast<const uint32_t*>(from), n, groups,
-                                                static_cast<uint32_t*>(to), to_groups);
+                                                repeat, static_cast<uint32_t*>(to), to_groups);
       break;
     default:
       return cudaErrorInvalidValue;

@@ -20,9 +20,10 @@ cudaError_t LaunchExpandAbsmax(const uint8_t* codes, const float* map, const flo
                                int64_t nested_block, float offset, int64_t count, float* absmax,
                                cudaStream_t stream);
 
-// Row-major [n, groups] elements of 1, 2 or 4 bytes into [ceil(n / 16)][to_groups][16].
-cudaError_t LaunchTile(const void* from, int element_bytes, int32_t n, int32_t groups, void* to,
-                       int32_t to_groups, cudaStream_t stream);
+// Row-major [n, groups] elements of 1, 2 or 4 bytes, each `repeat` times, into
+// [ceil(n / 16)][to_groups][16].
+cudaError_t LaunchTile(const void* from, int element_bytes, int32_t n, int32_t groups,
+                       int32_t repeat, void* to, int32_t to_groups, cudaStream_t stream);
 
 cudaError_t LaunchWiden(const void* from, Element type, int64_t count, float* to,
                         cudaStream_t stream);

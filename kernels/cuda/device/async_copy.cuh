@@ -1,0 +1,124 @@
+// Hopper's asynchronous copies and barriers, and programmatic dependent launch: thin names for PTX
+// of compute capability 9.0. Addresses of shared memory are 32-bit shared-window addresses.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+namespace nibble::cuda {
+
+__device__ inline uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// `value` as something the compiler keeps in a register: it would compute a shared address anew at
+// every use, from a special register that is slow to read.
+__device__ inline uint32_t Kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// Loads of shared memory that keep their place among the barriers.
+__device__ inline uint4 LoadShared16Bytes(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ inline float2 LoadShared2Floats(uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline uint32_t LoadShared4Bytes(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+__device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
+  uint32_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+
+// A barrier whose phase ends after `arrivals` arrivals and the bytes expected in it.
+__device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+// Makes initialized barriers visible to the copy engine.
+__device__ inline void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ inline void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ inline void Arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Waits for the end of the phase of this parity.
+__device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
+}
+
+// Copies `bytes` (a multiple of 16, as are both addresses) and tells `barrier`.
+__device__ inline void BulkCopy(uint32_t to_shared, const void* from, uint32_t bytes,
+                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline uint64_t EvictFirstPolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// The same for bytes that are read once: they leave the L2 first.
+__device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32_t bytes,
+                                    uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// Barrier `id` of `threads` threads of the block.
+__device__ inline void SyncThreads(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Lets the kernel that follows in the stream start (once every block has come here).
+__device__ inline void LaunchDependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Waits until the kernels before this one in the stream are done and their writes visible.
+__device__ inline void WaitForDependencies() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_

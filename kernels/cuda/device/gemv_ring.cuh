@@ -1,0 +1,511 @@
+// The GEMV of gemv.cuh for compute capability 9.0: the weights stream through shared memory.
+//
+// A block takes kTiles x 16 outputs and the whole K at a time. One warp produces: it bulk-copies
+// the next units of every tile into a ring of stages, as far ahead as the ring is long. The others,
+// kWarps of them, multiply: each takes every kWarps-th unit of K, the same of every tile, so that
+// which warp takes which unit depends on K alone. The partial sums of the warps are added in their
+// order by a third kind, kReducers of them, while the others go on with the next tile.
+//
+//   device memory   [tile][unit]  1 KB or 2 KB each
+//        | bulk copies, complete on `full`
+//   ring            [stage][tile][unit]: codes | scales | zero points, then rows of x if staged
+//        | 16-byte loads, one lane's fragments each; arrive on `empty`
+//   registers       decode -> mma.m16n8k16, x as its 8 columns -> sums * scales
+//        | partial sums in shared memory; arrive on `partial_full`
+//   y               sum of the warps, + bias; arrive on `partial_empty`
+//
+// x is held in registers for the whole launch (kHeld units a warp), lies in shared memory whole
+// (resident), or comes in the stages beside its weights.
+//
+// The kernel takes part in programmatic dependent launch: it fills its ring before the kernels in
+// front of it are done, and touches x and y only then.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_RING_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_RING_CUH_
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/gemv.cuh"
+#include "kernels/cuda/device/ring_units.cuh"
+
+namespace nibble::cuda {
+
+inline constexpr int kRingMaxStages = 16;
+inline constexpr int kRingMaxParts = 8;  // of resident x
+inline constexpr int kRingBarriers = 2 * kRingMaxStages + kRingMaxParts + 4;
+// Rows of x in shared memory lie this far apart modulo 128 bytes: 8 lanes of a load touch two rows.
+inline constexpr int kRingRowSkew = 64;
+
+// kColumns: groups of 8 rows of x. kTiles: tiles of 16 outputs of a block. kWarps: that multiply.
+// kHeld: units of x that each of them holds, or 0. kDepth: units of each tile that it holds, 1 or
+// 2: with 2 the next is loaded while one is multiplied, where few warps hide a load from each
+// other.
+template <int kColumns_, int kTiles_, int kWarps_, int kHeld_, int kDepth_, int kChains_>
+struct RingShape {
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kTiles = kTiles_;
+  static constexpr int kWarps = kWarps_;
+  static constexpr int kHeld = kHeld_;
+  static constexpr int kDepth = kDepth_;
+  static constexpr int kChains = kChains_;
+  static constexpr bool kHeldX = kHeld > 0;
+  // Registers are shared out by 4 warps: these fill up a multiple beside the producer.
+  static constexpr int kReducers = 3;
+  static constexpr int kAllThreads = (kWarps + 1 + kReducers) * 32;
+  // A stage holds this many units, one for each of as many warps.
+  static constexpr int kStageUnits = kWarps < 8 ? kWarps : 8;
+  static constexpr int kStagesPerRound = kWarps / kStageUnits;
+};
+
+// The launch's own choices.
+struct RingArgs {
+  int32_t stages = 2;           // a multiple of 2: a warp waits for every other one at most
+  int32_t first_stages = 1;     // filled before the loads of x are on their way
+  int32_t partial_buffers = 1;  // of the warps' sums: 1 or 2
+  bool x_resident = false;      // without held x: all of it in shared memory, else in the stages
+};
+
+// Bytes of one stage's weights.
+template <class Unit, class Shape>
+__host__ __device__ constexpr int RingWeightBytes() {
+  return Shape::kTiles * Shape::kStageUnits *
+         (Unit::kCodeBytes + Unit::kScaleBytes + Unit::kZeroBytes);
+}
+
+// Bytes of a row of x in a stage, and of a resident one.
+template <class Shape>
+__host__ __device__ constexpr int RingStagedRowBytes() {
+  return Shape::kStageUnits * kUnitInputs * 2 + kRingRowSkew;
+}
+__host__ __device__ constexpr int RingResidentRowBytes(int units) {
+  return units * kUnitInputs * 2 + kRingRowSkew;
+}
+
+// Bytes of one buffer of partial sums [warp][row of x][output].
+template <class Shape>
+__host__ __device__ constexpr int RingPartialBytes(int m) {
+  return Shape::kWarps * m * (Shape::kTiles * kUnitRows + 4) * 4;
+}
+
+// Where the parts of the dynamic shared memory lie: table, partial sums, resident x, ring.
+template <class Unit, class Shape>
+struct RingLayout {
+  int partial_offset;
+  int x_offset;
+  int ring_offset;
+  int stage_bytes;
+
+  __host__ __device__ RingLayout(int m, int units, const RingArgs& ring) {
+    partial_offset = Unit::kTableBytes;
+    x_offset = partial_offset + ring.partial_buffers * RingPartialBytes<Shape>(m);
+    const bool resident = !Shape::kHeldX && ring.x_resident;
+    ring_offset = x_offset + (resident ? m * RingResidentRowBytes(units) : 0);
+    stage_bytes = RingWeightBytes<Unit, Shape>();
+    if (!Shape::kHeldX && !ring.x_resident) stage_bytes += m * RingStagedRowBytes<Shape>();
+  }
+  __host__ __device__ int Bytes(int stages) const { return ring_offset + stages * stage_bytes; }
+};
+
+// A position in the ring.
+struct RingSlot {
+  int stage = 0;
+  uint32_t parity = 0;
+  // By `count` of `stages`, count at most stages.
+  __device__ void Advance(int count, int stages) {
+    stage += count;
+    if (stage >= stages) {
+      stage -= stages;
+      parity ^= 1;
+    }
+  }
+};
+
+// What both sides of the ring need to know.
+template <class Unit, class Shape>
+struct Ring {
+  using Layout = RingLayout<Unit, Shape>;
+  const WeightView& w;
+  const GemvArgs& args;
+  const RingArgs& ring;
+  const Layout layout;
+  char* shared;
+  uint64_t* full;
+  uint64_t* empty;
+  uint64_t* x_full;
+  uint64_t* partial_full;
+  uint64_t* partial_empty;
+  int tiles16;
+  int tiles;
+  int rounds;  // units of a tile that a warp takes, at most
+
+  __device__ Ring(const WeightView& weight, const GemvArgs& gemv, const RingArgs& ring_args,
+                  char* memory, uint64_t* barriers)
+      : w(weight),
+        args(gemv),
+        ring(ring_args),
+        layout(gemv.m, weight.units, ring_args),
+        shared(memory),
+        full(barriers),
+        empty(barriers + kRingMaxStages),
+        x_full(barriers + 2 * kRingMaxStages),
+        partial_full(x_full + kRingMaxParts),
+        partial_empty(partial_full + 2),
+        tiles16((weight.n + kUnitRows - 1) / kUnitRows),
+        tiles((tiles16 + Shape::kTiles - 1) / Shape::kTiles),
+        rounds((weight.units + Shape::kWarps - 1) / Shape::kWarps) {}
+
+  __device__ char* Stage(int stage) const {
+    return shared + layout.ring_offset + stage * layout.stage_bytes;
+  }
+  __device__ float* Partials(int buffer) const {
+    return reinterpret_cast<float*>(shared + layout.partial_offset) +
+           buffer * (RingPartialBytes<Shape>(args.m) / 4);
+  }
+  __device__ bool Staged() const { return !Shape::kHeldX && !ring.x_resident; }
+  __device__ bool Resident() const { return !Shape::kHeldX && ring.x_resident; }
+  // Resident x arrives in parts of this many rounds.
+  __device__ int XPartRounds() const { return (rounds + kRingMaxParts - 1) / kRingMaxParts; }
+  __device__ int XParts() const { return (rounds + XPartRounds() - 1) / XPartRounds(); }
+};
+
+// The producing warp.
+template <class Unit, class Shape>
+struct RingProducer {
+  const Ring<Unit, Shape>& r;
+  const int lane;
+  const uint64_t once;
+
+  // Stage `part` of a tile: its units from part * kStageUnits on, none of them where they end
+  // before. A tile past the last one is left out.
+  __device__ void CopyWeights(int stage, int tile, int part) const {
+    constexpr int kUnits = Shape::kStageUnits;
+    const int first = part * kUnits;
+    const int units = max(0, min(kUnits, r.w.units - first));
+    const int parts = min(Shape::kTiles, r.tiles16 - tile * Shape::kTiles);
+    const uint32_t full = SharedAddress(r.full + stage);
+    if (lane == 0) {
+      int bytes = parts * units * (Unit::kCodeBytes + Unit::kScaleBytes + Unit::kZeroBytes);
+      if (r.Staged()) bytes += r.args.m * units * kUnitInputs * 2;
+      ArriveExpecting(full, bytes);
+    }
+    __syncwarp();
+    if (lane >= parts || units == 0) return;
+    const int64_t unit = static_cast<int64_t>(tile * Shape::kTiles + lane) * r.w.units + first;
+    const uint32_t to = SharedAddress(r.Stage(stage));
+    const auto copy = [&](const void* from, int unit_bytes, int offset) {
+      BulkCopyOnce(to + offset + lane * kUnits * unit_bytes,
+                   static_cast<const char*>(from) + unit * unit_bytes, units * unit_bytes, full,
+                   once);
+    };
+    constexpr int kScalesAt = Shape::kTiles * kUnits * Unit::kCodeBytes;
+    constexpr int kZerosAt = kScalesAt + Shape::kTiles * kUnits * Unit::kScaleBytes;
+    copy(r.w.codes, Unit::kCodeBytes, 0);
+    if constexpr (Unit::kScaleBytes > 0) copy(r.w.scales, Unit::kScaleBytes, kScalesAt);
+    if constexpr (Unit::kZeroBytes > 0) copy(r.w.zero_points, Unit::kZeroBytes, kZerosAt);
+  }
+
+  __device__ void CopyRows(uint32_t to, int row_bytes, int first_unit, int units,
+                           uint32_t barrier) const {
+    for (int row = lane; row < r.args.m; row += 32) {
+      const auto* from =
+          static_cast<const uint16_t*>(r.args.x) + row * r.args.x_stride + first_unit * kUnitInputs;
+      BulkCopy(to + row * row_bytes, from, units * kUnitInputs * 2, barrier);
+    }
+  }
+  __device__ void CopyStagedRows(int stage, int part) const {
+    const int first = part * Shape::kStageUnits;
+    const int units = min(Shape::kStageUnits, r.w.units - first);
+    if (units <= 0) return;
+    CopyRows(SharedAddress(r.Stage(stage)) + RingWeightBytes<Unit, Shape>(),
+             RingStagedRowBytes<Shape>(), first, units, SharedAddress(r.full + stage));
+  }
+  // In parts of whole rounds, so that the first tile need not wait for all of it.
+  __device__ void CopyResidentRows() const {
+    for (int part = 0; part < r.XParts(); ++part) {
+      const int first = part * r.XPartRounds() * Shape::kWarps;
+      const int units = min(r.XPartRounds() * Shape::kWarps, r.w.units - first);
+      const uint32_t barrier = SharedAddress(r.x_full + part);
+      if (lane == 0) ArriveExpecting(barrier, r.args.m * units * kUnitInputs * 2);
+      __syncwarp();
+      CopyRows(SharedAddress(r.shared) + r.layout.x_offset + first * kUnitInputs * 2,
+               RingResidentRowBytes(r.w.units), first, units, barrier);
+    }
+  }
+
+  __device__ void Run() const {
+    // Fills of the ring in order; the tiles of a block are gridDim.x apart.
+    const int parts = r.rounds * Shape::kStagesPerRound;
+    const int fills = (r.tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) /
+                      static_cast<int>(gridDim.x) * parts;
+    const int ahead = min(r.ring.stages, fills);
+    int tile = blockIdx.x;
+    int part = 0;
+    const auto next = [&] {
+      if (++part == parts) {
+        part = 0;
+        tile += gridDim.x;
+      }
+    };
+    // Loads of x that follow many of weights wait behind them: only as many go first as the
+    // latency of memory asks for.
+    int fill = 0;
+    for (; fill < min(r.ring.first_stages, ahead); ++fill, next()) CopyWeights(fill, tile, part);
+    WaitForDependencies();
+    SyncThreads(1, Shape::kAllThreads);
+    if (r.Resident()) CopyResidentRows();
+    if (r.Staged()) {
+      for (int i = 0; i < fill; ++i) CopyStagedRows(i, i % parts);
+    }
+    for (; fill < ahead; ++fill, next()) {
+      CopyWeights(fill, tile, part);
+      if (r.Staged()) CopyStagedRows(fill, part);
+    }
+    RingSlot slot;  // the first phase of `empty` ends with the first use of a stage
+    for (; fill < fills; ++fill, next()) {
+      WaitBarrier(SharedAddress(r.empty + slot.stage), slot.parity);
+      CopyWeights(slot.stage, tile, part);
+      if (r.Staged()) CopyStagedRows(slot.stage, part);
+      slot.Advance(1, r.ring.stages);
+    }
+  }
+};
+
+// The reducing warps: the sums of each tile over the multiplying warps, in their order, to y.
+template <class Unit, class Shape>
+__device__ inline void ReducePartials(const Ring<Unit, Shape>& r, int thread) {
+  constexpr int kRows = Shape::kTiles * kUnitRows;
+  constexpr int kRowPitch = kRows + 4;
+  const int m = r.args.m;
+  const int warp_pitch = m * kRowPitch;
+  RingSlot slot;
+  for (int tile = blockIdx.x; tile < r.tiles; tile += gridDim.x) {
+    const float* partials = r.Partials(slot.stage);
+    WaitBarrier(SharedAddress(r.partial_full + slot.stage), slot.parity);
+    for (int index = thread; index < kRows * m; index += Shape::kReducers * 32) {
+      const int row = index / kRows;
+      const int output = index % kRows;
+      const int n = tile * kRows + output;
+      const float* from = partials + row * kRowPitch + output;
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < Shape::kWarps; ++i) sum = __fadd_rn(sum, from[i * warp_pitch]);
+      if (n >= r.w.n) continue;
+      sum = __fmul_rn(sum, Unit::kUnscale);
+      if constexpr (Unit::kScalesPerUnit == 0) {
+        const int scale = r.w.rows_per_scale == 1 ? n : 0;
+        sum = __fmul_rn(sum, static_cast<const float*>(r.w.scales)[scale]);
+      }
+      if (r.w.bias != nullptr) sum = __fadd_rn(sum, r.w.bias[n]);
+      StoreElement(r.args.y, r.args.y_type, row * r.args.y_stride + n, sum);
+    }
+    __syncwarp();
+    if (thread % 32 == 0) Arrive(SharedAddress(r.partial_empty + slot.stage));
+    slot.Advance(1, r.ring.partial_buffers);
+  }
+}
+
+// A multiplying warp's sums of a tile to the reducers.
+template <class Shape>
+__device__ inline void StorePartials(const float (&sums)[Shape::kTiles][Shape::kColumns][4], int m,
+                                     int lane, float* to) {
+  constexpr int kRowPitch = Shape::kTiles * kUnitRows + 4;
+#pragma unroll
+  for (int column = 0; column < Shape::kColumns; ++column) {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      const int row = column * 8 + lane % 4 * 2 + odd;
+      if (row >= m) continue;
+      float* at = to + row * kRowPitch + lane / 4;
+#pragma unroll
+      for (int part = 0; part < Shape::kTiles; ++part) {
+        at[part * kUnitRows] = sums[part][column][odd];
+        at[part * kUnitRows + 8] = sums[part][column][odd + 2];
+      }
+    }
+  }
+}
+
+// x in shared memory, as MultiplyUnits asks for it.
+template <int kColumns>
+struct SharedFragments {
+  uint32_t rows_at[kColumns];
+  __device__ uint4 Part(int column, int i) const {
+    return LoadShared16Bytes(rows_at[column] + i * 64);
+  }
+};
+
+// x: held in registers where Shape says so, which then holds ceil(units / kWarps) at least.
+template <class Pairs, class Unit, class Shape>
+__global__ void __launch_bounds__(Shape::kAllThreads, 1)
+    GemvRingKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args,
+                   const __grid_constant__ RingArgs ring_args) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kColumns = Shape::kColumns;
+  constexpr int kTiles = Shape::kTiles;
+  constexpr int kDepth = Shape::kDepth;
+  constexpr int kStageUnits = Shape::kStageUnits;
+  constexpr int kPartialFullAt = 2 * kRingMaxStages + kRingMaxParts;
+  constexpr int kPartialEmptyAt = kPartialFullAt + 2;
+  extern __shared__ __align__(128) uint32_t shared_words[];
+  __shared__ __align__(8) uint64_t barriers[kRingBarriers];
+  const Ring<Unit, Shape> ring(w, args, ring_args, reinterpret_cast<char*>(shared_words), barriers);
+  const int lane = threadIdx.x % 32;
+  // Known to be the same for the whole warp: branches on it need no reconvergence.
+  const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  LaunchDependents();
+
+  if (warp == Shape::kWarps) {
+    // By one lane: a fence of all of them costs the launch 1.2 us.
+    if (lane == 0) {
+      for (int stage = 0; stage < ring_args.stages; ++stage) {
+        InitBarrier(SharedAddress(ring.full + stage), 1);
+        InitBarrier(SharedAddress(ring.empty + stage), kStageUnits);
+      }
+      for (int part = 0; part < kRingMaxParts; ++part) {
+        InitBarrier(SharedAddress(ring.x_full + part), 1);
+      }
+      for (int buffer = 0; buffer < 2; ++buffer) {
+        InitBarrier(SharedAddress(ring.partial_full + buffer), Shape::kWarps);
+        InitBarrier(SharedAddress(ring.partial_empty + buffer), Shape::kReducers);
+      }
+      FenceBarrierInit();
+    }
+    __syncwarp();
+    RingProducer<Unit, Shape>{ring, lane, EvictFirstPolicy()}.Run();
+    return;
+  }
+  if (warp > Shape::kWarps) {
+    WaitForDependencies();
+    SyncThreads(1, Shape::kAllThreads);
+    ReducePartials<Unit, Shape>(ring, threadIdx.x - (Shape::kWarps + 1) * 32);
+    return;
+  }
+
+  Unit::FillTable(w, shared_words, Shape::kWarps * 32);
+  WaitForDependencies();
+  Fragments<kColumns> x[Shape::kHeldX ? Shape::kHeld : 1];
+  if constexpr (Shape::kHeldX) {
+#pragma unroll
+    for (int i = 0; i < Shape::kHeld; ++i) {
+      const int unit = warp + i * Shape::kWarps;
+      if (unit < w.units) x[i].Load(args, unit, lane);
+    }
+  }
+  SyncThreads(1, Shape::kAllThreads);
+
+  // A thread's own addresses: of its part of stage 0, and of its rows of x before the first unit.
+  constexpr int kScalesAt = kTiles * kStageUnits * Unit::kCodeBytes;
+  constexpr int kZerosAt = kScalesAt + kTiles * kStageUnits * Unit::kScaleBytes;
+  const int stages = Kept(ring_args.stages);
+  const int stage_bytes = Kept(ring.layout.stage_bytes);
+  const int of_stage = warp % kStageUnits;
+  const uint32_t ring_at = Kept(SharedAddress(ring.shared)) + ring.layout.ring_offset;
+  const uint32_t codes_at = Kept(ring_at + of_stage * Unit::kCodeBytes + lane * 16);
+  const uint32_t scales_at =
+      Kept(ring_at + kScalesAt + of_stage * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes);
+  const uint32_t zeros_at = ring_at + kZerosAt + of_stage * Unit::kZeroBytes + lane / 4 * 2;
+  const uint32_t full_at = Kept(SharedAddress(ring.full));
+  const int partial_pitch = args.m * (kTiles * kUnitRows + 4);
+  const bool staged = ring.Staged();
+  uint32_t rows_at[kColumns];
+#pragma unroll
+  for (int column = 0; column < kColumns; ++column) {
+    const int row = Fragments<kColumns>::Row(args, column, lane);
+    const uint32_t at = staged ? ring_at + RingWeightBytes<Unit, Shape>() +
+                                     row * RingStagedRowBytes<Shape>() + of_stage * kUnitInputs * 2
+                               : SharedAddress(ring.shared) + ring.layout.x_offset +
+                                     row * RingResidentRowBytes(w.units) + warp * kUnitInputs * 2;
+    rows_at[column] = Kept(at + lane % 4 * 16);
+  }
+
+  // A stage is taken (waited for, its weights loaded), used (with its x), and given back.
+  RingSlot taken;
+  RingSlot used;
+  taken.stage = used.stage = warp / kStageUnits;
+  const auto take = [&](Unit(&units)[kTiles], bool real) {
+    const uint32_t stage = taken.stage * stage_bytes;
+    WaitBarrier(full_at + taken.stage * 8, taken.parity);
+    if (real) {
+#pragma unroll
+      for (int part = 0; part < kTiles; ++part) {
+        units[part].Load(codes_at + stage + part * kStageUnits * Unit::kCodeBytes,
+                         scales_at + stage + part * kStageUnits * Unit::kScaleBytes,
+                         zeros_at + stage + part * kStageUnits * Unit::kZeroBytes);
+      }
+    }
+    taken.Advance(Shape::kStagesPerRound, stages);
+  };
+  const auto give_back = [&] {
+    __syncwarp();
+    if (lane == 0) Arrive(full_at + (kRingMaxStages + used.stage) * 8);
+    used.Advance(Shape::kStagesPerRound, stages);
+  };
+  float sums[kTiles][kColumns][4];
+  const int rounds = Kept(ring.rounds);
+  const int my_rounds = Kept((w.units - warp + Shape::kWarps - 1) / Shape::kWarps);
+  const int turns = Shape::kHeldX ? Shape::kHeld : (rounds + kDepth - 1) / kDepth * kDepth;
+  Unit units[kDepth][kTiles];
+  if constexpr (kDepth == 2) take(units[0], my_rounds > 0);
+  RingSlot partial;
+  bool first = true;
+  for (int tile = blockIdx.x; tile < ring.tiles; tile += gridDim.x) {
+#pragma unroll
+    for (int i = 0; i < kTiles * kColumns * 4; ++i) (&sums[0][0][0])[i] = 0.0f;
+    const bool last = tile + gridDim.x >= ring.tiles;
+    // With a depth of 2 the two sets of registers take turns, across tiles too: while `now` is
+    // multiplied `next` is loaded. A tile has an even number of turns, so that it is known which is
+    // which; some may be no rounds.
+    const auto turn = [&](int round, Unit(&now)[kTiles], Unit(&next)[kTiles],
+                          const Fragments<kColumns>& held) {
+      const int next_round = round + 1 == turns ? 0 : round + 1;
+      if (kDepth == 1 && round < rounds) take(now, round < my_rounds);
+      if (!staged && round < rounds) give_back();
+      if (kDepth == 2 && next_round < rounds && (next_round > 0 || !last)) {
+        take(next, next_round < my_rounds);
+      }
+      if constexpr (Shape::kHeldX) {
+        if (round < my_rounds) {
+          MultiplyUnits<Pairs, Unit, kColumns, kTiles, Shape::kChains>(w, shared_words, now, held,
+                                                                       sums);
+        }
+      } else {
+        if (round < my_rounds) {
+          if (!staged && first) {
+            WaitBarrier(SharedAddress(ring.x_full + round / ring.XPartRounds()), 0);
+          }
+          const uint32_t offset =
+              staged ? used.stage * stage_bytes : round * Shape::kWarps * kUnitInputs * 2;
+          SharedFragments<kColumns> fragments;
+#pragma unroll
+          for (int column = 0; column < kColumns; ++column) {
+            fragments.rows_at[column] = rows_at[column] + offset;
+          }
+          MultiplyUnits<Pairs, Unit, kColumns, kTiles, Shape::kChains>(w, shared_words, now,
+                                                                       fragments, sums);
+        }
+        if (staged && round < rounds) give_back();
+      }
+    };
+    if constexpr (Shape::kHeldX) {
+#pragma unroll
+      for (int round = 0; round < Shape::kHeld; ++round) {
+        turn(round, units[round % kDepth], units[(round + 1) % kDepth], x[round]);
+      }
+    } else {
+      for (int round = 0; round < turns; round += kDepth) {
+        turn(round, units[0], units[kDepth - 1], x[0]);
+        if constexpr (kDepth == 2) turn(round + 1, units[1], units[0], x[0]);
+      }
+    }
+    first = false;
+    // The first phase of `partial_empty` ends with the first use of a buffer.
+    WaitBarrier(full_at + (kPartialEmptyAt + partial.stage) * 8, partial.parity ^ 1);
+    StorePartials<Shape>(sums, args.m, lane, ring.Partials(partial.stage) + warp * partial_pitch);
+    __syncwarp();
+    if (lane == 0) Arrive(full_at + (kPartialFullAt + partial.stage) * 8);
+    partial.Advance(1, ring_args.partial_buffers);
+  }
+#endif
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_GEMV_RING_CUH_
