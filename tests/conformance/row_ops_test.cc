@@ -14,8 +14,11 @@ namespace nibble::conformance {
 namespace {
 
 constexpr DType kFloatTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-// The last two are past what kernels keep of a row in registers.
-constexpr int64_t kWidths[] = {1, 7, 16, 127, 128, 129, 300, 1031, 2064, 4160, 32776, 33001};
+constexpr int64_t kAlignedLongWidth = 32776;
+// The last two are past what kernels keep of a row in registers; the aligned one is for BF16 alone,
+// for the time it takes.
+constexpr int64_t kWidths[] = {1,    7, 16, 127, 128, 129, 300, 1031, 2064, 4160, kAlignedLongWidth,
+                               33001};
 
 // Random rows, with a zero row, a NaN, an infinity, and one that overflows F16 when squared.
 HostMatrix RowsWithSpecials(DType dtype, int64_t rows, int64_t cols, uint64_t seed) {
@@ -113,6 +116,7 @@ TEST_P(RowOpsTest, NormEqualsTheUnfusedSequence) {
   uint64_t seed = 1;
   for (const DType dtype : kFloatTypes) {
     for (const int64_t d : kWidths) {
+      if (d == kAlignedLongWidth && dtype != DType::kBF16) continue;
       for (const int64_t m : {0, 1, 3, 17}) {
         if (m == 17 && d > 8192)
           continue;  // long rows with special values: the tests of quantizers
@@ -149,6 +153,7 @@ TEST_P(RowOpsTest, NormQuantEqualsNormThenQuantize) {
   uint64_t seed = 100;
   for (const DType dtype : kFloatTypes) {
     for (const int64_t d : kWidths) {
+      if (d == kAlignedLongWidth && dtype != DType::kBF16) continue;
       NormInput input;
       input.x = RowsWithSpecials(dtype, 11, d, ++seed);
       input.residual = RandomActivations(dtype, 11, d, ++seed);
@@ -172,6 +177,7 @@ TEST_P(RowOpsTest, SiluMulEqualsTheUnfusedSequence) {
   uint64_t seed = 200;
   for (const DType dtype : kFloatTypes) {
     for (const int64_t d : kWidths) {
+      if (d == kAlignedLongWidth && dtype != DType::kBF16) continue;
       for (const int64_t m : {0, 1, 3, 17}) {
         if (m == 17 && d > 8192)
           continue;  // long rows with special values: the tests of quantizers
@@ -203,6 +209,7 @@ TEST_P(RowOpsTest, SiluMulQuantEqualsSiluMulThenQuantize) {
   uint64_t seed = 300;
   for (const DType dtype : kFloatTypes) {
     for (const int64_t d : kWidths) {
+      if (d == kAlignedLongWidth && dtype != DType::kBF16) continue;
       const HostMatrix x = RowsWithSpecials(dtype, 11, 2 * d, ++seed);
       const HostMatrix v = runner_.SiluMulQuant({.x = x}).y;
       for (const OutputQuant& quant : Quantizers()) {
