@@ -13,7 +13,7 @@ inline constexpr int kActivationThreads = 256;
 // f32(e4m3 code * scale). One block a row.
 __global__ void __launch_bounds__(kActivationThreads)
     WidenActivationsKernel(const __grid_constant__ ActivationArgs args, float* out) {
-  __shared__ int scratch[kMaxWarps];
+  __shared__ uint32_t scratch[kMaxWarps];
   const int64_t row = blockIdx.x;
   const int64_t base = row * args.x_stride;
   float* to = out + row * args.k;
@@ -25,11 +25,11 @@ __global__ void __launch_bounds__(kActivationThreads)
   };
   float scale = args.static_scale;
   if (args.x_type != Element::kF8E4M3 && args.quant == Quant::kPerToken) {
-    int amax = 0;
+    uint32_t amax = 0;
     for (int32_t k = threadIdx.x; k < args.k; k += kActivationThreads) {
       amax = max(amax, MagnitudeBits(load(k)));
     }
-    scale = DynamicScale(BlockMax(amax, scratch), Element::kF8E4M3);
+    scale = DynamicScale(__uint_as_float(BlockMax(amax, scratch)), false);
   }
   for (int32_t begin = 0; begin < args.k; begin += kActivationThreads) {
     const int32_t k = begin + static_cast<int32_t>(threadIdx.x);
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kActivationThreads)
       if (k < args.k) v = __fmul_rn(v, args.x_scales[row * args.x_scales_stride + group]);
     } else if (args.quant == Quant::kPerGroup) {
       // Four warps hold one group of 128 columns; a warp finds its own largest and shares it.
-      int amax = MagnitudeBits(v);
+      uint32_t amax = MagnitudeBits(v);
 #pragma unroll
       for (int offset = 16; offset > 0; offset /= 2) {
         amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, offset));
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kActivationThreads)
       amax = max(max(scratch[of_group], scratch[of_group + 1]),
                  max(scratch[of_group + 2], scratch[of_group + 3]));
       __syncthreads();
-      v = decoded(v, DynamicScale(amax, Element::kF8E4M3));
+      v = decoded(v, DynamicScale(__uint_as_float(amax), false));
     } else if (args.quant != Quant::kNone) {
       v = decoded(v, scale);
     }
