@@ -112,7 +112,8 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
   info.cores = properties.multiProcessorCount;
   info.compute_capability = properties.major * 10 + properties.minor;
   info.memory_bytes = free_bytes > kHeadroomBytes ? free_bytes - kHeadroomBytes : 0;
-  info.zero_copy_bytes = 0;
+  info.zero_copy_input_bytes = 0;
+  info.zero_copy_output_bytes = 0;
   info.batches_in_flight = 2;
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, OpenBlas());
   auto context = std::make_shared<Context>(info.id, ordinal, info.memory_bytes);

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 class ExecutorTest : public ::testing::TestWithParam<bool> {
  protected:
   ExecutorTest() : device_(GetParam()) {
-    executor_ = Executor::Create(device_, 2, nullptr, [this](const absl::Status& status) {
+    executor_ = Executor::Create(device_, {.lanes = 2}, nullptr, [this](const absl::Status& status) {
                   lost_.push_back(status);
                 }).value();
   }

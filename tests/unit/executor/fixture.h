@@ -32,7 +32,7 @@ class TestDevice : public Device {
   explicit TestDevice(bool copies, std::string id = "cpu:0")
       : cpu_(MakeCpuDevice()), info_(cpu_->info()) {
     info_.id = std::move(id);
-    if (copies) info_.zero_copy_bytes = 0;
+    if (copies) info_.zero_copy_input_bytes = info_.zero_copy_output_bytes = 0;
   }
 
   void Lose(const absl::Status& status) {
