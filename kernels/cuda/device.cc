@@ -230,6 +230,13 @@ Status CudaDevice::Dequantize(const DequantizeArgs& args, const Choice& choice, 
   NIBBLE_ASSIGN_OR_RETURN(const cudaStream_t handle, HandleOf(stream));
   if (args.out.rows == 0) return absl::OkStatus();
   const DeviceGuard guard(context_->ordinal());
+  if (weight->view().column_order != nullptr) {
+    return context_->Check(
+        LaunchDequantizeOrdered(weight->view(), static_cast<int32_t>(args.row_begin),
+                                static_cast<int32_t>(args.out.rows), args.out.data,
+                                static_cast<Element>(args.out.dtype), args.out.row_stride, handle),
+        "dequantize");
+  }
   return context_->Check(LaunchDequantize(weight->view(), static_cast<int32_t>(args.row_begin),
                                           static_cast<int32_t>(args.out.rows), args.out.data,
                                           static_cast<Element>(args.out.dtype), args.out.row_stride,

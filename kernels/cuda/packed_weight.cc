@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
 #include "kernels/core/packed_units.h"
@@ -90,6 +93,25 @@ int32_t ShiftOf(int32_t value) {
 
 int64_t RowsInTiles(int64_t n) { return CeilDiv(n, kUnitRows) * kUnitRows; }
 
+// The inputs sorted by group, in their own order within each: then group g is stored inputs
+// [g * group_size, (g + 1) * group_size), as if there were no index. Empty where a group has more
+// or fewer inputs than that.
+std::vector<int32_t> ColumnOrder(const CanonicalWeight& weight) {
+  const int64_t k_count = weight.spec.k;
+  const int64_t group_size = GroupSize(weight.spec);
+  std::vector<int32_t> filled(static_cast<size_t>(CeilDiv(k_count, group_size)));
+  std::vector<int32_t> order(static_cast<size_t>(k_count));
+  for (int64_t k = 0; k < k_count; ++k) {
+    int32_t group = 0;
+    std::memcpy(&group, weight.group_index.data() + k * int64_t{sizeof(group)}, sizeof(group));
+    const int64_t begin = group * group_size;
+    int32_t& taken = filled[static_cast<size_t>(group)];
+    if (taken == std::min(group_size, k_count - begin)) return {};
+    order[static_cast<size_t>(begin + taken++)] = static_cast<int32_t>(k);
+  }
+  return order;
+}
+
 // Copies and kernels of one upload. The first error ends it.
 class Packer {
  public:
@@ -102,6 +124,7 @@ class Packer {
         memory_(memory),
         scratch_(scratch),
         stream_(stream),
+        column_order_(HasGroupIndex(spec_) ? ColumnOrder(weight) : std::vector<int32_t>()),
         view_(MakeView()) {}
 
   Status Run() {
@@ -151,7 +174,9 @@ class Packer {
       view.zero_points = reinterpret_cast<uint8_t*>(memory_ + layout_.zero_points_offset);
     }
     if (HasGroupIndex(spec_)) {
-      view.group_index = reinterpret_cast<int32_t*>(memory_ + layout_.group_index_offset);
+      // One or the other lies there.
+      const auto* index = reinterpret_cast<int32_t*>(memory_ + layout_.group_index_offset);
+      (column_order_.empty() ? view.group_index : view.column_order) = index;
     }
     if (HasBias(spec_)) view.bias = bias();
     return view;
@@ -198,8 +223,11 @@ class Packer {
     NIBBLE_RETURN_IF_ERROR(
         Check(LaunchTile(from, scale_bytes, view_.n, groups, scales, view_.groups, stream_)));
     if (HasGroupIndex(spec_)) {
-      NIBBLE_RETURN_IF_ERROR(CopyTo(memory_ + layout_.group_index_offset,
-                                    weight_.group_index.data(), weight_.group_index.size()));
+      const void* index = column_order_.empty()
+                              ? weight_.group_index.data()
+                              : std::data(std::as_bytes(std::span(column_order_)));
+      NIBBLE_RETURN_IF_ERROR(
+          CopyTo(memory_ + layout_.group_index_offset, index, weight_.group_index.size()));
     }
     if (!HasZeroPoints(spec_)) return absl::OkStatus();
     NIBBLE_ASSIGN_OR_RETURN(const char* zeros, Stage(weight_.zero_points));
@@ -263,6 +291,7 @@ class Packer {
   char* memory_;
   char* scratch_;
   cudaStream_t stream_;
+  const std::vector<int32_t> column_order_;
   WeightView view_;
 };
 
