@@ -132,8 +132,21 @@ void Runner::Run(const Problem& problem, RunOp op) {
   std::vector<std::byte> dirty(needed + kWorkspaceCanaryBytes, kPoison);
   std::fill(dirty.end() - kWorkspaceCanaryBytes, dirty.end(), kCanary);
   const std::unique_ptr<Buffer> workspace = PutBytes(dirty);
+  std::unique_ptr<Graph> graph;  // until it has run
+  if (replay_) {
+    const Status began = stream_->BeginCapture();
+    EXPECT_TRUE(began.ok()) << began;
+  }
   const Status status = op(choice, workspace->data());
   EXPECT_TRUE(status.ok()) << status;
+  if (replay_) {
+    auto recorded = stream_->EndCapture();
+    EXPECT_TRUE(recorded.ok()) << recorded.status();
+    if (!recorded.ok()) return;
+    graph = *std::move(recorded);
+    const Status launched = stream_->Launch(*graph);
+    EXPECT_TRUE(launched.ok()) << launched;
+  }
   const Status done = stream_->Synchronize();
   EXPECT_TRUE(done.ok()) << done;
   const std::vector<std::byte> after = GetBytes(*workspace);

@@ -54,6 +54,9 @@ class Runner {
   // Elements between the end of a row and the next row, in inputs and outputs.
   void set_row_padding(int64_t elements) { row_padding_ = elements; }
 
+  // Records ops and replays them, instead of running them as they come.
+  void set_replay(bool replay) { replay_ = replay; }
+
   std::unique_ptr<DeviceWeight> Upload(const CanonicalWeight& weight);
   HostMatrix Matmul(const DeviceWeight& weight, const MatmulInput& input, DType output);
   HostMatrix Dequantize(const DeviceWeight& weight, int64_t row_begin, int64_t rows, DType output);
@@ -87,6 +90,7 @@ class Runner {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   int64_t row_padding_ = 0;
+  bool replay_ = false;
 };
 
 }  // namespace nibble::conformance
