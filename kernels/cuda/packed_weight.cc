@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -93,21 +92,23 @@ int32_t ShiftOf(int32_t value) {
 
 int64_t RowsInTiles(int64_t n) { return CeilDiv(n, kUnitRows) * kUnitRows; }
 
-// The inputs sorted by group, in their own order within each: then group g is stored inputs
-// [g * group_size, (g + 1) * group_size), as if there were no index. Empty where a group has more
-// or fewer inputs than that.
+// The inputs sorted by group, in their own order within each, then where each is: group g is stored
+// inputs [g * group_size, (g + 1) * group_size), as if there were no index. Empty where a group has
+// more or fewer inputs than that.
 std::vector<int32_t> ColumnOrder(const CanonicalWeight& weight) {
   const int64_t k_count = weight.spec.k;
   const int64_t group_size = GroupSize(weight.spec);
   std::vector<int32_t> filled(static_cast<size_t>(CeilDiv(k_count, group_size)));
-  std::vector<int32_t> order(static_cast<size_t>(k_count));
+  std::vector<int32_t> order(static_cast<size_t>(2 * k_count));
   for (int64_t k = 0; k < k_count; ++k) {
     int32_t group = 0;
     std::memcpy(&group, weight.group_index.data() + k * int64_t{sizeof(group)}, sizeof(group));
     const int64_t begin = group * group_size;
     int32_t& taken = filled[static_cast<size_t>(group)];
     if (taken == std::min(group_size, k_count - begin)) return {};
-    order[static_cast<size_t>(begin + taken++)] = static_cast<int32_t>(k);
+    const int64_t place = begin + taken++;
+    order[static_cast<size_t>(place)] = static_cast<int32_t>(k);
+    order[static_cast<size_t>(k_count + k)] = static_cast<int32_t>(place);
   }
   return order;
 }
@@ -176,7 +177,12 @@ class Packer {
     if (HasGroupIndex(spec_)) {
       // One or the other lies there.
       const auto* index = reinterpret_cast<int32_t*>(memory_ + layout_.group_index_offset);
-      (column_order_.empty() ? view.group_index : view.column_order) = index;
+      if (column_order_.empty()) {
+        view.group_index = index;
+      } else {
+        view.column_order = index;
+        view.column_place = index + spec_.k;
+      }
     }
     if (HasBias(spec_)) view.bias = bias();
     return view;
@@ -223,11 +229,11 @@ class Packer {
     NIBBLE_RETURN_IF_ERROR(
         Check(LaunchTile(from, scale_bytes, view_.n, groups, scales, view_.groups, stream_)));
     if (HasGroupIndex(spec_)) {
-      const void* index = column_order_.empty()
-                              ? weight_.group_index.data()
-                              : std::data(std::as_bytes(std::span(column_order_)));
+      void* to = memory_ + layout_.group_index_offset;
       NIBBLE_RETURN_IF_ERROR(
-          CopyTo(memory_ + layout_.group_index_offset, index, weight_.group_index.size()));
+          column_order_.empty()
+              ? CopyTo(to, weight_.group_index.data(), weight_.group_index.size())
+              : CopyTo(to, column_order_.data(), column_order_.size() * sizeof(int32_t)));
     }
     if (!HasZeroPoints(spec_)) return absl::OkStatus();
     NIBBLE_ASSIGN_OR_RETURN(const char* zeros, Stage(weight_.zero_points));
@@ -338,7 +344,7 @@ WeightLayout::WeightLayout(const WeightSpec& spec) {
       break;
   }
   if (HasZeroPoints(spec)) zero_points_offset = Place(rows, scale_groups);
-  if (HasGroupIndex(spec)) group_index_offset = Place(spec.k, sizeof(int32_t));
+  if (HasGroupIndex(spec)) group_index_offset = Place(spec.k, 2 * sizeof(int32_t));
   if (HasBias(spec)) bias_offset = Place(spec.n, sizeof(float));
 
   const int64_t row_bytes = CanonicalRowBytes(spec);

@@ -59,6 +59,7 @@ struct WeightView {
   // [K], null: as they come. Act-order: inputs are stored sorted by group; stored input k is input
   // column_order[k] of the weight.
   const int32_t* column_order = nullptr;
+  const int32_t* column_place = nullptr;  // its inverse: where input k is stored
   const float* bias = nullptr;  // [N] or null
   float table[16] = {};         // kTable: the value of each code
 };

@@ -15,12 +15,12 @@ cudaError_t LaunchDequantizeOrdered(const WeightView& view, int32_t row_begin, i
   };
   switch (out_type) {
     case Element::kF32:
-      return launch(static_cast<float*>(out), DequantizeOrderedKernel<Int4Codec, float>);
+      return launch(static_cast<float*>(out), DequantizeOrderedKernel<Int4Format, float>);
     case Element::kF16:
-      return launch(static_cast<__half*>(out), DequantizeOrderedKernel<Int4Codec, __half>);
+      return launch(static_cast<__half*>(out), DequantizeOrderedKernel<Int4Format, __half>);
     case Element::kBF16:
       return launch(static_cast<__nv_bfloat16*>(out),
-                    DequantizeOrderedKernel<Int4Codec, __nv_bfloat16>);
+                    DequantizeOrderedKernel<Int4Format, __nv_bfloat16>);
     default:
       return cudaErrorInvalidValue;
   }

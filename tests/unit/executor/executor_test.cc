@@ -122,7 +122,7 @@ TEST_P(ExecutorTest, DestructionFinishesWhatWasAccepted) {
   }
 }
 
-// Batches that come again are replayed from the third on, each with rows of its own. One lane, as
+// Batches that come again are replayed from the eighth on, each with rows of its own. One lane, as
 // each has graphs of its own.
 class ReplayTest : public ExecutorTest {
  protected:
@@ -142,20 +142,21 @@ class ReplayTest : public ExecutorTest {
     EXPECT_EQ(request.out, expected);
   }
 
+  static constexpr int32_t kUses = 8;  // the use at which a batch is recorded
   const std::shared_ptr<WeightedSum> sum_ = std::make_shared<WeightedSum>();
 };
 
-TEST_P(ReplayTest, FromTheThirdUseOn) {
-  for (int32_t use = 1; use <= 5; ++use) {
+TEST_P(ReplayTest, FromTheEighthUseOn) {
+  for (int32_t use = 1; use <= 10; ++use) {
     RunRows(1, 3, use);
-    EXPECT_EQ(device_.graphs.recorded, use < 3 ? 0 : 1);
-    EXPECT_EQ(device_.graphs.replayed, std::max(0, use - 2));
+    EXPECT_EQ(device_.graphs.recorded, use < kUses ? 0 : 1);
+    EXPECT_EQ(device_.graphs.replayed, std::max(0, use - kUses + 1));
   }
-  EXPECT_EQ(sum_->rows_counted, 15);
+  EXPECT_EQ(sum_->rows_counted, 30);
 }
 
 TEST_P(ReplayTest, EachKeyAndRowCountOnItsOwn) {
-  for (int32_t use = 1; use <= 4; ++use) {
+  for (int32_t use = 1; use <= kUses + 1; ++use) {
     for (const uint64_t key : {1, 2}) {
       for (const int64_t rows : {1, 2}) RunRows(key, rows, use);
     }
@@ -165,43 +166,43 @@ TEST_P(ReplayTest, EachKeyAndRowCountOnItsOwn) {
 }
 
 TEST_P(ReplayTest, NeverIntoABufferThatHasMoved) {
-  for (int32_t use = 1; use <= 3; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
   EXPECT_EQ(device_.graphs.alive, 1);
   RunRows(2, 1000, 1);  // outgrows the staging memory
   EXPECT_EQ(device_.graphs.alive, 0);
-  for (int32_t use = 1; use <= 3; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
   EXPECT_EQ(device_.graphs.recorded, 2);
 }
 
 TEST_P(ReplayTest, NotAfterAnError) {
-  for (int32_t use = 1; use <= 3; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
   sum_->failure = absl::InternalError("no such kernel");
   SumRequest failed(sum_, {1}, {1});
   EXPECT_FALSE(Run({.key = {{2}}, .pieces = {{failed.job, 0, 1}}}).status.ok());
   EXPECT_EQ(device_.graphs.alive, 0);
   sum_->failure = absl::OkStatus();
-  for (int32_t use = 1; use <= 3; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
   EXPECT_EQ(device_.graphs.recorded, 2);
 }
 
 TEST_P(ReplayTest, NotWhatCannotBeRecorded) {
   device_.graphs.fail_recording = true;
-  for (int32_t use = 1; use <= 5; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses + 2; ++use) RunRows(1, 3, use);
   EXPECT_EQ(device_.graphs.replayed, 0);
   device_.graphs.fail_recording = false;
-  RunRows(1, 3, 6);
+  RunRows(1, 3, 0);
   EXPECT_EQ(device_.graphs.recorded, 0);
 }
 
 TEST_P(ReplayTest, NeitherLargeBatchesNorWhatDoesNotRepeat) {
-  for (int32_t use = 1; use <= 4; ++use) RunRows(1, 5000, use);
+  for (int32_t use = 1; use <= kUses + 1; ++use) RunRows(1, 5000, use);
   sum_->repeating = false;
-  for (int32_t use = 1; use <= 4; ++use) RunRows(2, 3, use);
+  for (int32_t use = 1; use <= kUses + 1; ++use) RunRows(2, 3, use);
   EXPECT_EQ(device_.graphs.recorded, 0);
 }
 
 TEST_P(ReplayTest, ALostDeviceReplaysNothing) {
-  for (int32_t use = 1; use <= 3; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
   device_.Lose(absl::UnavailableError("gone"));
   SumRequest request(sum_, {1, 2, 3}, {1, 2, 3});
   const BatchResult result = Run({.key = {{1}}, .pieces = {{request.job, 0, 3}}});
@@ -211,7 +212,7 @@ TEST_P(ReplayTest, ALostDeviceReplaysNothing) {
 }
 
 TEST_P(ReplayTest, GraphsEndWithTheExecutor) {
-  for (int32_t use = 1; use <= 3; ++use) RunRows(1, 3, use);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
   executor_.reset();
   EXPECT_EQ(device_.graphs.alive, 0);
 }
