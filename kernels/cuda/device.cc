@@ -25,11 +25,11 @@ constexpr uint64_t kDirectOutputBytes = uint64_t{4} << 20;
 
 // Read bandwidth in bytes per second, 0 where it cannot be measured. The best of a few passes over
 // more memory than the caches hold.
-double MeasureReadBandwidth(const std::shared_ptr<Context>& context, int multiprocessors) {
-  constexpr int kPasses = 6;
+double MeasureReadBandwidth(const std::shared_ptr<Context>& context) {
+  constexpr int kPasses = 20;  // the first ones find clocks that still rise
   const MemoryUse use = context->budget()->use();
   const uint64_t bytes = std::min(uint64_t{1} << 30, (use.total_bytes - use.used_bytes) / 4) /
-                         core::kAlignment * core::kAlignment;
+                         kReadUnitBytes * kReadUnitBytes;
   auto memory = DeviceMemory::Create(context, bytes + core::kAlignment, nullptr, "a measurement");
   auto stream = CudaStream::Create(context);
   if (!memory.ok() || !stream.ok() || bytes == 0) return 0.0;
@@ -41,8 +41,8 @@ double MeasureReadBandwidth(const std::shared_ptr<Context>& context, int multipr
   double best_us = 0.0;
   for (int pass = 0; pass < kPasses; ++pass) {
     if (!(*stream)->Mark(0).ok()) return 0.0;
-    const cudaError_t launched = LaunchRead(memory->data(), static_cast<int64_t>(bytes),
-                                            memory->data() + bytes, multiprocessors, handle);
+    const cudaError_t launched =
+        LaunchRead(memory->data(), static_cast<int64_t>(bytes), memory->data() + bytes, handle);
     if (!context->Check(launched, "a measurement").ok() || !(*stream)->Mark(1).ok() ||
         !(*stream)->Synchronize().ok()) {
       return 0.0;
@@ -124,7 +124,7 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
   info.batches_in_flight = 2;
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, OpenBlas());
   auto context = std::make_shared<Context>(info.id, ordinal, info.memory_bytes);
-  info.peak_bandwidth_bytes_per_second = MeasureReadBandwidth(context, info.cores);
+  info.peak_bandwidth_bytes_per_second = MeasureReadBandwidth(context);
   NIBBLE_RETURN_IF_ERROR(context->health());
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(info), context, std::move(blas)));
   NIBBLE_ASSIGN_OR_RETURN(device->upload_stream_, CudaStream::Create(context));

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures a server on this machine end to end: starts nibbled, uploads layers, lets callers multiply one row
-a call, and writes end_to_end.json and end_to_end.md. Exits 1 when a call fails, or when nibble_bandwidth_ratio is
+(or --rows) a call, and writes end_to_end.json and end_to_end.md. Exits 1 when a call fails, or when nibble_bandwidth_ratio is
 not the bytes over the device time that the server's own counters and the replies tell."""
 
 import argparse
@@ -76,7 +76,8 @@ class Server:
     def stop(self):
         self._process.terminate()
         self._process.wait(timeout=60)
-        os.unlink(self._ports) if os.path.exists(self._ports) else None
+        if os.path.exists(self._ports):
+            os.unlink(self._ports)
         self._log.close()
 
     def call(self, *arguments):
@@ -104,11 +105,12 @@ def mean(before, after, name):
     return (after[name + "_sum"] - before.get(name + "_sum", 0.0)) / count
 
 
-def measure(server, weight, callers, seconds):
+def measure(server, weight, callers, rows, seconds):
     """One closed loop: rates and latencies of the callers, and where the time of a call goes."""
     before = server.metrics()
     bench = server.call(
-        "bench", "--weight", weight, "--rows", "1", "--concurrency", str(callers), "--seconds", str(seconds))
+        "bench", "--weight", weight, "--rows", str(rows), "--concurrency", str(callers),
+        "--seconds", str(seconds))
     after = server.metrics()
     if bench["errors"]:
         raise Failure(f"{weight}, {callers} callers: {bench['errors']}")
@@ -165,20 +167,20 @@ def markdown(results):
 
 
 def run_layer(options, layer, unix, scratch, results):
-    form, rows, cols = layer
-    name = f"{form}_{rows}x{cols}"
-    matrix = os.path.join(scratch, f"{rows}x{cols}.safetensors")
+    form, outputs, inputs = layer
+    name = f"{form}_{outputs}x{inputs}"
+    matrix = os.path.join(scratch, f"{outputs}x{inputs}.safetensors")
     if not os.path.exists(matrix):
-        write_matrix(matrix, rows, cols, seed=rows)
+        write_matrix(matrix, outputs, inputs, seed=outputs)
     server = Server(options, unix, scratch)
     try:
         server.call("upload", name, "--matrix", matrix, "--tensor", "w", "--format", form)
         for callers in options.callers:
-            run = measure(server, name, callers, options.seconds)
+            run = measure(server, name, callers, options.rows, options.seconds)
             run["socket"] = "unix" if unix else "tcp"
             results["runs"].append(run)
             print(markdown({"runs": [run], "ratios": []}).splitlines()[2], flush=True)
-            if run is results["runs"][-1] and callers == 1 and callers == options.callers[0]:
+            if callers == 1 and callers == options.callers[0]:
                 results["ratios"].append(check_ratio(server, name, run))
     finally:
         server.stop()
@@ -191,6 +193,7 @@ def parse():
     parser.add_argument("--output", required=True, help="directory of the results")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=5.0, help="of each run; at most 8, for the ratio's window")
+    parser.add_argument("--rows", type=int, default=1, help="of a call")
     parser.add_argument("--callers", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--layers", nargs="+", help="format:NxK; default: " + " ".join(
         f"{form}:{n}x{k}" for form, n, k in LAYERS))

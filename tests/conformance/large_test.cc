@@ -220,7 +220,8 @@ TEST_P(LargeTest, RowOpsOfMoreThanTwoToThe31Elements) {
     args.quant = quant;
     args.y = MakeView(out->data(), DType::kF8E4M3, kM, kD);
     args.scales = MakeView(scales->data(), DType::kF32, kM, 1);
-    ASSERT_TRUE(device_.NormQuant(args, Prepare(problem), workspace_->data(), *stream_).ok());
+    const Choice choice = Prepare(problem);
+    ASSERT_TRUE(device_.NormQuant(args, choice, workspace_->data(), *stream_).ok());
     expect(runner_.NormQuant({.x = x, .gamma = gamma, .quant = quant}));
   }
   {
@@ -237,7 +238,8 @@ TEST_P(LargeTest, RowOpsOfMoreThanTwoToThe31Elements) {
     args.quant = quant;
     args.y = MakeView(out->data(), DType::kF8E4M3, kM, kHalf);
     args.scales = MakeView(scales->data(), DType::kF32, kM, 1);
-    ASSERT_TRUE(device_.SiluMulQuant(args, Prepare(problem), workspace_->data(), *stream_).ok());
+    const Choice choice = Prepare(problem);
+    ASSERT_TRUE(device_.SiluMulQuant(args, choice, workspace_->data(), *stream_).ok());
     expect(runner_.SiluMulQuant({.x = x, .quant = quant}));
   }
 }
