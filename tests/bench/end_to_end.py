@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures a server on this machine end to end: starts nibbled, uploads layers, lets callers multiply one row
-(or --rows) a call, and writes end_to_end.json and end_to_end.md. Exits 1 when a call fails, or when nibble_bandwidth_ratio is
-not the bytes over the device time that the server's own counters and the replies tell."""
+(or --rows) a call, and writes end_to_end.json and end_to_end.md. Exits 1 when a call fails, or when
+nibble_bandwidth_ratio is not the bytes over the device time that the server's own counters and the replies tell."""
 
 import argparse
 import json
