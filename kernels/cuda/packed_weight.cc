@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
 
 #include "fmt/format.h"
+#include "kernels/core/column_order.h"
 #include "kernels/core/packed_units.h"
 
 namespace nibble::cuda {
@@ -92,27 +92,6 @@ int32_t ShiftOf(int32_t value) {
 
 int64_t RowsInTiles(int64_t n) { return CeilDiv(n, kUnitRows) * kUnitRows; }
 
-// The inputs sorted by group, in their own order within each, then where each is: group g is stored
-// inputs [g * group_size, (g + 1) * group_size), as if there were no index. Empty where a group has
-// more or fewer inputs than that.
-std::vector<int32_t> ColumnOrder(const CanonicalWeight& weight) {
-  const int64_t k_count = weight.spec.k;
-  const int64_t group_size = GroupSize(weight.spec);
-  std::vector<int32_t> filled(static_cast<size_t>(CeilDiv(k_count, group_size)));
-  std::vector<int32_t> order(static_cast<size_t>(2 * k_count));
-  for (int64_t k = 0; k < k_count; ++k) {
-    int32_t group = 0;
-    std::memcpy(&group, weight.group_index.data() + k * int64_t{sizeof(group)}, sizeof(group));
-    const int64_t begin = group * group_size;
-    int32_t& taken = filled[static_cast<size_t>(group)];
-    if (taken == std::min(group_size, k_count - begin)) return {};
-    const int64_t place = begin + taken++;
-    order[static_cast<size_t>(place)] = static_cast<int32_t>(k);
-    order[static_cast<size_t>(k_count + k)] = static_cast<int32_t>(place);
-  }
-  return order;
-}
-
 // Copies and kernels of one upload. The first error ends it.
 class Packer {
  public:
@@ -125,7 +104,7 @@ class Packer {
         memory_(memory),
         scratch_(scratch),
         stream_(stream),
-        column_order_(HasGroupIndex(spec_) ? ColumnOrder(weight) : std::vector<int32_t>()),
+        column_order_(HasGroupIndex(spec_) ? core::ColumnOrder(weight) : std::vector<int32_t>()),
         view_(MakeView()) {}
 
   Status Run() {
