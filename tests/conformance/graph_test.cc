@@ -26,7 +26,8 @@ TEST_P(GraphWeightTest, MatmulReplays) {
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{37, 531}, {144, 512}}) {
     const auto weight = runner_.Upload(RandomWeight(variant_.SpecOf(n, k), 1));
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-      for (const int64_t m : {1, 3, 8, 9, 33, 70, 129}) {
+      for (const int64_t m : {1, 9, 33, 70}) {
+        if (dtype == DType::kF32 && m > 9) continue;  // one kernel for every M
         SCOPED_TRACE(m);
         const MatmulInput input{.x = RandomActivations(dtype, m, k, 2)};
         runner_.set_replay(true);

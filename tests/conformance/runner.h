@@ -82,6 +82,9 @@ class Runner {
   std::vector<std::byte> StridedBytes(const HostMatrix& matrix) const;
   std::unique_ptr<Buffer> PutBytes(const std::vector<std::byte>& bytes);
   std::vector<std::byte> GetBytes(const Buffer& buffer);
+  // Host memory of at least so many bytes, kept for the next copy: pinning takes longer than most
+  // ops. Null after a failure.
+  std::byte* Staging(size_t bytes);
 
   // Runs `op(choice, workspace)` on a dirty workspace and checks the canary behind it.
   template <class RunOp>
@@ -89,6 +92,7 @@ class Runner {
 
   Device& device_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Buffer> staging_;
   int64_t row_padding_ = 0;
   bool replay_ = false;
 };
