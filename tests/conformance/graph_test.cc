@@ -1,4 +1,5 @@
 // Recording and replaying: an op that is replayed gives the bits of one that is launched.
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -151,6 +152,27 @@ TEST_P(GraphTest, EveryReplayReadsTheRowsOfThen) {
     EXPECT_GT(*elapsed, 0.0);
     EXPECT_EQ(y, runner_.Matmul(*weight, {.x = x}, DType::kF32));
   }
+}
+
+// What one thread records is not disturbed by what another allocates, uploads and launches.
+TEST_P(GraphTest, RecordsWhileAnotherThreadWorks) {
+  constexpr int kRounds = 30;
+  const CanonicalWeight canonical = RandomWeight(AllVariants()[3].SpecOf(67, 531), 18);
+  const auto weight = runner_.Upload(canonical);
+  const MatmulInput input{.x = RandomActivations(DType::kBF16, 9, 531, 19)};
+  const HostMatrix expected = runner_.Matmul(*weight, input, DType::kF32);
+  std::thread other([&] {
+    Runner runner(device_);
+    for (int i = 0; i < kRounds; ++i) {
+      const auto own = runner.Upload(canonical);
+      EXPECT_EQ(runner.Matmul(*own, input, DType::kF32), expected);
+    }
+  });
+  runner_.set_replay(true);
+  for (int i = 0; i < kRounds; ++i) {
+    EXPECT_EQ(runner_.Matmul(*weight, input, DType::kF32), expected);
+  }
+  other.join();
 }
 
 TEST_P(GraphTest, AnOpThatFailsWhileRecordingLeavesAUsableStream) {
