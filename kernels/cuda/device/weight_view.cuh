@@ -60,8 +60,8 @@ struct WeightView {
   // column_order[k] of the weight.
   const int32_t* column_order = nullptr;
   const int32_t* column_place = nullptr;  // its inverse: where input k is stored
-  const float* bias = nullptr;  // [N] or null
-  float table[16] = {};         // kTable: the value of each code
+  const float* bias = nullptr;            // [N] or null
+  float table[16] = {};                   // kTable: the value of each code
 };
 
 // Bytes from the start of a 4-bit weight to the word of row n that holds inputs k..k+7, k % 8 == 0.
