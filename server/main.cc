@@ -1,12 +1,15 @@
 // nibbled: reads its configuration, serves until SIGTERM or SIGINT, drains, ends.
 //
-// Exit codes: 0 drained; 1 start failed; 2 wrong configuration; 3 device lost; 128 + n ended by a
-// second signal n.
+// Exit codes: 0 drained; 1 start failed; 2 wrong configuration; 3 device lost; 4 the drain did not
+// end; 128 + n ended by a second signal n.
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -24,6 +27,10 @@ namespace log = nibble::server::log;
 constexpr int kExitStartFailed = 1;
 constexpr int kExitConfiguration = 2;
 constexpr int kExitDeviceLost = 3;
+constexpr int kExitNotDrained = 4;
+
+// Past the drain's own time: a device that hangs must not keep the process.
+constexpr std::chrono::milliseconds kEndTime{5000};
 
 // Sent to this process by itself: a device is lost, or a model could not be loaded.
 constexpr int kFatalSignal = SIGUSR1;
@@ -44,10 +51,28 @@ int Wait(const sigset_t& set) {
   return signal;
 }
 
-// Drains while a second signal can still end the process at once.
-void DrainOrDie(server::Server& server, const sigset_t& signals, const std::atomic<int>& fatal) {
-  std::thread second([&signals, &fatal] {
-    const int signal = Wait(signals);
+// The signal, or 0 after `limit`.
+int WaitFor(const sigset_t& set, std::chrono::milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        end - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return 0;
+    constexpr int64_t kSecond = 1'000'000'000;
+    const timespec timeout{left.count() / kSecond, left.count() % kSecond};
+    if (const int signal = sigtimedwait(&set, nullptr, &timeout); signal > 0) return signal;
+  }
+}
+
+// Drains while a second signal can still end the process at once, and while there is time.
+void DrainOrDie(server::Server& server, const sigset_t& signals, const std::atomic<int>& fatal,
+                std::chrono::milliseconds limit) {
+  std::thread second([&signals, &fatal, limit] {
+    const int signal = WaitFor(signals, limit);
+    if (signal == 0) {
+      log::Error("drain_hangs", {{"ms", limit.count()}});
+      _exit(fatal != 0 ? fatal.load() : kExitNotDrained);
+    }
     log::Warn("second_signal", {{"signal", signal}});
     _exit(signal == kFatalSignal && fatal != 0 ? fatal.load() : 128 + signal);
   });
@@ -82,7 +107,8 @@ int Serve(const server::Config& config) {
   });
   const int signal = Wait(signals);
   log::Info("signal", {{"signal", signal}});
-  DrainOrDie(server, signals, fatal);
+  DrainOrDie(server, signals, fatal,
+             std::chrono::milliseconds(config.drain_grace_ms + config.drain_timeout_ms) + kEndTime);
   loader.join();
   if (fatal == 0) return 0;
   // A lost device may hang whatever is still destroyed in order.

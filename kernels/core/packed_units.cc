@@ -18,7 +18,7 @@ int ScalesPerUnit(const WeightSpec& spec) {
       if (spec.block_size == 64) return 2;
       return spec.block_size >= kUnitInputs ? 1 : 0;
     case Format::kInt4:
-      if (spec.has_group_index) return 0;
+      // Act-order weights are stored sorted by group.
       if (spec.group_size >= spec.k || spec.group_size % kUnitInputs == 0) return 1;
       if (spec.group_size == 64) return 2;
       return spec.group_size == 32 ? 4 : 0;

@@ -48,7 +48,8 @@ StatusOr<std::vector<std::unique_ptr<Device>>> CreateCpuDevices(const CpuOptions
   const auto devices = static_cast<uint64_t>(options.devices);
   info.memory_bytes =
       options.memory_bytes > 0 ? options.memory_bytes : cpu::HostMemoryBytes() / 5 * 4 / devices;
-  info.zero_copy_bytes = std::numeric_limits<uint64_t>::max();
+  info.zero_copy_input_bytes = std::numeric_limits<uint64_t>::max();
+  info.zero_copy_output_bytes = std::numeric_limits<uint64_t>::max();
   info.batches_in_flight = 1;
 
   std::vector<std::unique_ptr<Device>> result;

@@ -62,7 +62,13 @@ class CpuStream final : public Stream {
     return elapsed.count();
   }
 
+  Status BeginCapture() override { return NoGraphs(); }
+  StatusOr<std::unique_ptr<Graph>> EndCapture() override { return NoGraphs(); }
+  Status Launch(Graph&) override { return NoGraphs(); }
+
  private:
+  static Status NoGraphs() { return absl::UnimplementedError("graphs: the CPU backend has none"); }
+
   static constexpr int kSlots = 4;
 
   static Status CheckSlot(int slot) {

@@ -51,11 +51,22 @@ struct Shape {
   DType input = DType::kBF16;
   QuantMode activation = QuantMode::kNone;
   bool dense = false;
+  bool reorder = false;  // x may have to be put in the order of the weight's inputs
 };
+
+Shape ShapeOf(const WeightSpec& spec, int64_t m, DType input, QuantMode activation) {
+  return {m,
+          spec.n,
+          spec.k,
+          input,
+          activation,
+          spec.format == Format::kDense,
+          spec.format == Format::kInt4 && spec.has_group_index};
+}
 
 struct F32Plan {
   explicit F32Plan(const Shape& shape)
-      : widen(shape.input != DType::kF32 || shape.activation != QuantMode::kNone) {
+      : widen(shape.input != DType::kF32 || shape.activation != QuantMode::kNone || shape.reorder) {
     if (widen) x_offset = workspace.Place(shape.m, shape.k * int64_t{sizeof(float)});
   }
   Workspace workspace;
@@ -116,8 +127,7 @@ class Matmul {
         context_(context),
         blas_(blas),
         stream_(stream) {
-    shape_ = {args.x.rows,  spec_.n,         spec_.k,
-              args.x.dtype, args.activation, spec_.format == Format::kDense};
+    shape_ = ShapeOf(spec_, args.x.rows, args.x.dtype, args.activation);
     x_.x = args.x.data;
     x_.x_type = static_cast<Element>(args.x.dtype);
     x_.x_stride = args.x.row_stride;
@@ -125,6 +135,7 @@ class Matmul {
     x_.x_scales_stride = args.x_scales.row_stride;
     x_.quant = static_cast<Quant>(args.activation);
     x_.static_scale = args.static_scale;
+    x_.order = view_.column_order;
     x_.m = args.x.rows;
     x_.k = static_cast<int32_t>(spec_.k);
   }
@@ -148,7 +159,8 @@ class Matmul {
     GemvArgs gemv;
     gemv.x = args_.x.data;
     gemv.x_stride = args_.x.row_stride;
-    if (spec_.k % kUnitInputs != 0 || !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+    if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
+        !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
       char* padded = workspace_ + plan.x_offset;
       NIBBLE_RETURN_IF_ERROR(
           Check(LaunchPadActivations(x_, padded, static_cast<int32_t>(plan.k_padded), stream_)));
@@ -182,7 +194,8 @@ class Matmul {
     char* low = workspace_ + plan.low_offset;
     if (plan.split) {
       NIBBLE_RETURN_IF_ERROR(Check(LaunchSplitActivations(x_, copy, low, k_padded, stream_)));
-    } else if (plan.k_padded != spec_.k || !IsAligned(x, args_.x.row_stride_bytes())) {
+    } else if (plan.k_padded != spec_.k || x_.order != nullptr ||
+               !IsAligned(x, args_.x.row_stride_bytes())) {
       NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
     } else {
       copy = nullptr;
@@ -266,20 +279,21 @@ class Matmul {
 }  // namespace
 
 uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
-  const WeightSpec& spec = problem.weight;
-  const Shape shape{problem.m,     spec.n,        spec.k,
-                    problem.input, problem.quant, spec.format == Format::kDense};
-  if (choice.kernel == "cuda_gemv") return GemvPlan(shape).workspace.total();
-  if (choice.kernel == "cuda_gemm") return GemmPlan(shape).workspace.total();
-  return F32Plan(shape).workspace.total();
+  const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
+  const bool gemv = choice.kernel == "cuda_gemv";
+  const bool gemm = choice.kernel == "cuda_gemm" || (gemv && shape.reorder);
+  return std::max({gemv ? GemvPlan(shape).workspace.total() : 0,
+                   gemm ? GemmPlan(shape).workspace.total() : 0,
+                   gemv || gemm ? 0 : F32Plan(shape).workspace.total()});
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                  void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
                  cudaStream_t stream) {
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
-  if (choice.kernel == "cuda_gemv") return matmul.RunGemv();
-  if (choice.kernel == "cuda_gemm") return matmul.RunGemm();
+  const bool uneven_groups = weight.view().group_index != nullptr;
+  if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();
+  if (choice.kernel == "cuda_gemv" || choice.kernel == "cuda_gemm") return matmul.RunGemm();
   return matmul.RunF32();
 }
 

@@ -1,9 +1,9 @@
 // A matmul on the GPU: which launches a choice stands for, and the memory between them.
 //
-//   cuda_gemv      16-bit x and packed weights on the tensor cores, 16 rows a launch
+//   cuda_gemv      16-bit x and packed weights on the tensor cores, 16 rows a launch. An act-order
+//                  weight whose groups differ in size is decoded, as by cuda_gemm
 //   cuda_gemm      weights decoded to 16 bits, then cuBLASLt. F16 activations meet BF16 weights as
-//   the
-//                  exact sum of two BF16 matrices, so that no weight can overflow
+//                  the exact sum of two BF16 matrices, so that no weight can overflow
 //   cuda_gemm_f32  binary32 throughout: any input, any weight
 #ifndef NIBBLE_KERNELS_CUDA_MATMUL_H_
 #define NIBBLE_KERNELS_CUDA_MATMUL_H_

@@ -4,8 +4,10 @@
 #include <bit>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "fmt/format.h"
+#include "kernels/core/column_order.h"
 #include "kernels/core/packed_units.h"
 
 namespace nibble::cuda {
@@ -110,6 +112,7 @@ class Packer {
         memory_(memory),
         scratch_(scratch),
         stream_(stream),
+        column_order_(HasGroupIndex(spec_) ? core::ColumnOrder(weight) : std::vector<int32_t>()),
         view_(MakeView()) {}
 
   Status Run() {
@@ -159,7 +162,14 @@ class Packer {
       view.zero_points = reinterpret_cast<uint8_t*>(memory_ + layout_.zero_points_offset);
     }
     if (HasGroupIndex(spec_)) {
-      view.group_index = reinterpret_cast<int32_t*>(memory_ + layout_.group_index_offset);
+      // One or the other lies there.
+      const auto* index = reinterpret_cast<int32_t*>(memory_ + layout_.group_index_offset);
+      if (column_order_.empty()) {
+        view.group_index = index;
+      } else {
+        view.column_order = index;
+        view.column_place = index + spec_.k;
+      }
     }
     if (HasBias(spec_)) view.bias = bias();
     return view;
@@ -209,8 +219,11 @@ class Packer {
     NIBBLE_RETURN_IF_ERROR(Check(
         LaunchTile(from, scale_bytes, view_.n, groups, repeat, scales, view_.groups, stream_)));
     if (HasGroupIndex(spec_)) {
-      NIBBLE_RETURN_IF_ERROR(CopyTo(memory_ + layout_.group_index_offset,
-                                    weight_.group_index.data(), weight_.group_index.size()));
+      void* to = memory_ + layout_.group_index_offset;
+      NIBBLE_RETURN_IF_ERROR(
+          column_order_.empty()
+              ? CopyTo(to, weight_.group_index.data(), weight_.group_index.size())
+              : CopyTo(to, column_order_.data(), column_order_.size() * sizeof(int32_t)));
     }
     if (!HasZeroPoints(spec_)) return absl::OkStatus();
     NIBBLE_ASSIGN_OR_RETURN(const char* zeros, Stage(weight_.zero_points));
@@ -274,6 +287,7 @@ class Packer {
   char* memory_;
   char* scratch_;
   cudaStream_t stream_;
+  const std::vector<int32_t> column_order_;
   WeightView view_;
 };
 
@@ -320,7 +334,7 @@ WeightLayout::WeightLayout(const WeightSpec& spec) {
       break;
   }
   if (HasZeroPoints(spec)) zero_points_offset = Place(rows, scale_groups);
-  if (HasGroupIndex(spec)) group_index_offset = Place(spec.k, sizeof(int32_t));
+  if (HasGroupIndex(spec)) group_index_offset = Place(spec.k, 2 * sizeof(int32_t));
   if (HasBias(spec)) bias_offset = Place(spec.n, sizeof(float));
 
   const int64_t row_bytes = CanonicalRowBytes(spec);

@@ -31,6 +31,23 @@ class StagingBuffer final : public Buffer {
   std::shared_ptr<Context> context_;
 };
 
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(std::shared_ptr<Context> context, cudaGraphExec_t handle, unsigned marks)
+      : context_(std::move(context)), handle_(handle), marks_(marks) {}
+  ~CudaGraph() override;
+
+  const Context* context() const { return context_.get(); }
+  cudaGraphExec_t handle() const { return handle_; }
+  // Slots marked in it, bit i for slot i.
+  unsigned marks() const { return marks_; }
+
+ private:
+  std::shared_ptr<Context> context_;
+  cudaGraphExec_t handle_;
+  unsigned marks_;
+};
+
 class CudaStream final : public Stream {
  public:
   static StatusOr<std::unique_ptr<Stream>> Create(std::shared_ptr<Context> context);
@@ -40,6 +57,9 @@ class CudaStream final : public Stream {
   Status Synchronize() override;
   Status Mark(int slot) override;
   StatusOr<double> MicrosecondsBetween(int begin_slot, int end_slot) override;
+  Status BeginCapture() override;
+  StatusOr<std::unique_ptr<Graph>> EndCapture() override;
+  Status Launch(Graph& graph) override;
 
   const Context* context() const { return context_.get(); }
   cudaStream_t handle() const { return handle_; }
@@ -53,7 +73,10 @@ class CudaStream final : public Stream {
   std::shared_ptr<Context> context_;
   cudaStream_t handle_ = nullptr;
   cudaEvent_t events_[kSlots] = {};
-  bool marked_[kSlots] = {};
+  cudaEvent_t done_ = nullptr;  // what Synchronize sleeps on
+  unsigned marked_ = 0;         // bit i: slot i has been marked
+  bool capturing_ = false;
+  unsigned captured_marks_ = 0;
 };
 
 }  // namespace nibble::cuda

@@ -1,6 +1,8 @@
 #include "server/executor/engine.h"
 
 #include <array>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "nibble/ops.h"
@@ -25,6 +27,17 @@ std::string_view ReasonName(RejectReason reason) {
       return "cancelled";
   }
   return "other";
+}
+
+// How long a lane waits awake: about the time between the calls of one caller. Only where there are
+// cores to spare; the CPU backend computes on all of them.
+std::chrono::microseconds SpinOf(const DeviceInfo& info) {
+  constexpr unsigned kManyCores = 8;
+  constexpr std::chrono::microseconds kSpin{500};
+  if (info.kind == BackendKind::kCpu || std::thread::hardware_concurrency() < kManyCores) {
+    return std::chrono::microseconds(0);
+  }
+  return kSpin;
 }
 
 class MetricsObserver : public BatcherObserver {
@@ -73,12 +86,13 @@ class DevicesEngine : public Engine {
     }
     const size_t index = queues_.size();
     DeviceQueue queue;
-    NIBBLE_ASSIGN_OR_RETURN(queue.executor,
-                            Executor::Create(device, batching.batches_in_flight, &metrics,
-                                             [this, index](const absl::Status& status) {
-                                               queues_[index].batcher->FailQueued(status);
-                                               if (on_device_lost_) on_device_lost_(status);
-                                             }));
+    const Executor::Options lanes{batching.batches_in_flight, SpinOf(device.info())};
+    NIBBLE_ASSIGN_OR_RETURN(
+        queue.executor,
+        Executor::Create(device, lanes, &metrics, [this, index](const absl::Status& status) {
+          queues_[index].batcher->FailQueued(status);
+          if (on_device_lost_) on_device_lost_(status);
+        }));
     queue.observer = std::make_unique<MetricsObserver>(metrics, device.info().id);
     queue.batcher =
         std::make_unique<Batcher>(batching, clock, *queue.executor, queue.observer.get());

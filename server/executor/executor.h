@@ -3,6 +3,7 @@
 #ifndef NIBBLE_SERVER_EXECUTOR_EXECUTOR_H_
 #define NIBBLE_SERVER_EXECUTOR_EXECUTOR_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -15,10 +16,16 @@ namespace nibble::server {
 
 class Executor : public BatchExecutor {
  public:
-  // `lanes` batches run at once. `metrics` may be null. `on_device_lost` is called once, from a
-  // lane, when the device reports a sticky error. `device` and `metrics` outlive the executor.
+  struct Options {
+    int lanes = 1;  // batches that run at once
+    // While batches follow one another this closely, one idle lane waits for the next one awake, at
+    // most this long: waking a thread can take longer than the batch. 0: idle lanes sleep.
+    std::chrono::microseconds spin{0};
+  };
+  // `metrics` may be null. `on_device_lost` is called once, from a lane, when the device reports a
+  // sticky error. `device` and `metrics` outlive the executor.
   static absl::StatusOr<std::unique_ptr<Executor>> Create(
-      Device& device, int lanes, Metrics* metrics,
+      Device& device, const Options& options, Metrics* metrics,
       std::function<void(const absl::Status&)> on_device_lost);
   // Batches that were accepted are finished first.
   ~Executor() override = default;

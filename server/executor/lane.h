@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "nibble/backend.h"
 #include "server/batcher/batcher.h"
+#include "server/executor/graph_cache.h"
 #include "server/executor/operation.h"
 #include "server/metrics/metrics.h"
 
@@ -36,8 +37,24 @@ class Lane {
   };
   static Layout LayoutOf(const Operation& operation, int64_t rows);
 
+  // One batch's work on the stream: copy in, launch, copy out.
+  struct Work {
+    const Operation& operation;
+    const Choice& choice;
+    LaunchArgs args;
+    bool copy_in = false;
+    bool copy_out = false;
+    uint64_t input_bytes = 0;
+    uint64_t output_bytes = 0;
+  };
+
   absl::Status Execute(const Batch& batch, const Operation& operation, const Problem& problem,
                        const Choice& choice, double* compute_us);
+  // Replays the work where it has been recorded, else enqueues it.
+  absl::Status Start(const Batch& batch, const Work& work);
+  absl::Status Enqueue(const Work& work);
+  // Null where the work cannot be recorded.
+  std::unique_ptr<Graph> Record(const Work& work);
   absl::Status Grow(std::unique_ptr<Buffer>& buffer, uint64_t bytes, MemoryKind kind);
   void Report(const Problem& problem, const Choice& choice, double compute_us);
 
@@ -53,6 +70,10 @@ class Lane {
   std::unique_ptr<Buffer> device_in_;
   std::unique_ptr<Buffer> device_out_;
   std::unique_ptr<Buffer> workspace_;
+
+  // Goes before the buffers that its graphs name.
+  GraphCache graphs_;
+  bool records_ = true;  // false once the device has said that it has no graphs
 };
 
 }  // namespace nibble::server

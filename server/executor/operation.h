@@ -39,6 +39,8 @@ class Operation {
   virtual Problem ProblemFor(int64_t rows) const = 0;
   virtual absl::Status Launch(Device& device, const Choice& choice, const LaunchArgs& args,
                               Stream& stream) const = 0;
+  // Whether batches with one key and as many rows launch the same work, on rows that alone differ.
+  virtual bool repeats() const { return true; }
   // After a batch has succeeded.
   virtual void CountBatch(int64_t /*rows*/, double /*compute_us*/) const {}
 

@@ -115,6 +115,9 @@ class DequantizeOperation : public Operation {
     return device.Dequantize(dequantize, choice, args.workspace, stream);
   }
 
+  // Each request has a row of its own to begin at.
+  bool repeats() const override { return false; }
+
   void CountBatch(int64_t rows, double compute_us) const override {
     CountOn(weight_, rows, compute_us);
   }
@@ -200,6 +203,9 @@ class NormQuantOperation : public Operation {
     norm.scales = output_.ScalesView(args);
     return device.NormQuant(norm, choice, args.workspace, stream);
   }
+
+  // A gamma of the request's own makes a key that does not come again.
+  bool repeats() const override { return resident_ != nullptr; }
 
   void CountBatch(int64_t rows, double compute_us) const override {
     if (resident_ != nullptr) CountOn(resident_, rows, compute_us);

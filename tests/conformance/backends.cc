@@ -31,6 +31,7 @@ Backend Cpu(std::string name, StatusOr<std::vector<std::unique_ptr<Device>>> (*c
 Backend Cuda() {
   Backend backend;
   backend.name = "cuda";
+  backend.graphs = true;
   backend.create = [] { return OpenCudaDevices(); };
   backend.error_model.eps_w = testing::kEpsWeightBF16;
   backend.rsqrt_ulps = 16;

@@ -19,6 +19,7 @@ struct Backend {
   StatusOr<std::vector<std::unique_ptr<Device>>> (*create)() = nullptr;
   // A row's bits do not depend on M. Otherwise only on M, never on the other rows.
   bool batch_invariant = false;
+  bool graphs = false;  // streams can record
   testing::MatmulErrorModel error_model;
   // How far rsqrt(mean(h^2) + epsilon) and silu(g) may lie from the host's value, in units in the
   // last place of binary32. 0: the sum of squares is taken in 16 lanes and the rest rounded step by

@@ -162,6 +162,28 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForQuantizedMatrices) {
   }
 }
 
+// Where groups differ in size the inputs cannot be sorted into equal groups.
+TEST_P(MatmulBackendTest, MatchesTheOracleForUnevenGroups) {
+  WeightSpec spec;
+  spec.format = Format::kInt4;
+  spec.n = 37;
+  spec.k = 320;
+  spec.group_size = 64;
+  spec.has_zero_points = true;
+  spec.has_group_index = true;
+  CanonicalWeight weight = RandomWeight(spec, 40);
+  std::vector<int32_t> groups;
+  for (int32_t k = 0; k < 320; ++k) groups.push_back(k * k % 5);
+  const auto bytes = std::as_bytes(std::span(groups));
+  weight.group_index = HostBytes(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  Layer layer(GetParam(), runner_, weight);
+  for (const int64_t m : {1, 9, 70}) {
+    layer.ExpectOracle(m, DType::kBF16, DType::kF32, 41);
+    layer.ExpectOracle(m, DType::kF16, DType::kBF16, 42);
+    layer.ExpectOracle(m, DType::kF32, DType::kF32, 43);
+  }
+}
+
 TEST_P(MatmulBackendTest, SixteenBitResultsOverflowToInfinityOnlyAtTheEnd) {
   WeightSpec spec;
   spec.format = Format::kDense;

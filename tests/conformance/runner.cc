@@ -45,14 +45,24 @@ std::vector<std::byte> Runner::StridedBytes(const HostMatrix& matrix) const {
   return bytes;
 }
 
+std::byte* Runner::Staging(size_t bytes) {
+  if (staging_ == nullptr || staging_->size() < bytes) {
+    staging_.reset();
+    auto larger = device_.Allocate(std::max<size_t>(2 * bytes, 1 << 16), MemoryKind::kStaging);
+    EXPECT_TRUE(larger.ok()) << larger.status();
+    if (!larger.ok()) return nullptr;
+    staging_ = *std::move(larger);
+  }
+  return static_cast<std::byte*>(staging_->data());
+}
+
 std::unique_ptr<Buffer> Runner::PutBytes(const std::vector<std::byte>& bytes) {
-  auto staging = device_.Allocate(bytes.size(), MemoryKind::kStaging);
+  std::byte* staging = Staging(bytes.size());
   auto buffer = device_.Allocate(bytes.size(), MemoryKind::kDevice);
-  EXPECT_TRUE(staging.ok()) << staging.status();
   EXPECT_TRUE(buffer.ok()) << buffer.status();
-  if (!staging.ok() || !buffer.ok()) return nullptr;
-  std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>((*staging)->data()));
-  const Status copied = stream_->Copy((*buffer)->data(), (*staging)->data(), bytes.size());
+  if (staging == nullptr || !buffer.ok()) return nullptr;
+  std::copy(bytes.begin(), bytes.end(), staging);
+  const Status copied = stream_->Copy((*buffer)->data(), staging, bytes.size());
   EXPECT_TRUE(copied.ok()) << copied;
   const Status done = stream_->Synchronize();
   EXPECT_TRUE(done.ok()) << done;
@@ -61,14 +71,13 @@ std::unique_ptr<Buffer> Runner::PutBytes(const std::vector<std::byte>& bytes) {
 
 std::vector<std::byte> Runner::GetBytes(const Buffer& buffer) {
   std::vector<std::byte> bytes(buffer.size());
-  auto staging = device_.Allocate(bytes.size(), MemoryKind::kStaging);
-  EXPECT_TRUE(staging.ok()) << staging.status();
-  if (!staging.ok()) return bytes;
-  const Status copied = stream_->Copy((*staging)->data(), buffer.data(), bytes.size());
+  std::byte* staging = Staging(bytes.size());
+  if (staging == nullptr) return bytes;
+  const Status copied = stream_->Copy(staging, buffer.data(), bytes.size());
   EXPECT_TRUE(copied.ok()) << copied;
   const Status done = stream_->Synchronize();
   EXPECT_TRUE(done.ok()) << done;
-  std::copy_n(static_cast<const std::byte*>((*staging)->data()), bytes.size(), bytes.data());
+  std::copy_n(staging, bytes.size(), bytes.data());
   return bytes;
 }
 
@@ -132,8 +141,21 @@ void Runner::Run(const Problem& problem, RunOp op) {
   std::vector<std::byte> dirty(needed + kWorkspaceCanaryBytes, kPoison);
   std::fill(dirty.end() - kWorkspaceCanaryBytes, dirty.end(), kCanary);
   const std::unique_ptr<Buffer> workspace = PutBytes(dirty);
+  std::unique_ptr<Graph> graph;  // until it has run
+  if (replay_) {
+    const Status began = stream_->BeginCapture();
+    EXPECT_TRUE(began.ok()) << began;
+  }
   const Status status = op(choice, workspace->data());
   EXPECT_TRUE(status.ok()) << status;
+  if (replay_) {
+    auto recorded = stream_->EndCapture();
+    EXPECT_TRUE(recorded.ok()) << recorded.status();
+    if (!recorded.ok()) return;
+    graph = *std::move(recorded);
+    const Status launched = stream_->Launch(*graph);
+    EXPECT_TRUE(launched.ok()) << launched;
+  }
   const Status done = stream_->Synchronize();
   EXPECT_TRUE(done.ok()) << done;
   const std::vector<std::byte> after = GetBytes(*workspace);

@@ -54,6 +54,9 @@ class Runner {
   // Elements between the end of a row and the next row, in inputs and outputs.
   void set_row_padding(int64_t elements) { row_padding_ = elements; }
 
+  // Records ops and replays them, instead of running them as they come.
+  void set_replay(bool replay) { replay_ = replay; }
+
   std::unique_ptr<DeviceWeight> Upload(const CanonicalWeight& weight);
   HostMatrix Matmul(const DeviceWeight& weight, const MatmulInput& input, DType output);
   HostMatrix Dequantize(const DeviceWeight& weight, int64_t row_begin, int64_t rows, DType output);
@@ -79,6 +82,9 @@ class Runner {
   std::vector<std::byte> StridedBytes(const HostMatrix& matrix) const;
   std::unique_ptr<Buffer> PutBytes(const std::vector<std::byte>& bytes);
   std::vector<std::byte> GetBytes(const Buffer& buffer);
+  // Host memory of at least so many bytes, kept for the next copy: pinning takes longer than most
+  // ops. Null after a failure.
+  std::byte* Staging(size_t bytes);
 
   // Runs `op(choice, workspace)` on a dirty workspace and checks the canary behind it.
   template <class RunOp>
@@ -86,7 +92,9 @@ class Runner {
 
   Device& device_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Buffer> staging_;
   int64_t row_padding_ = 0;
+  bool replay_ = false;
 };
 
 }  // namespace nibble::conformance

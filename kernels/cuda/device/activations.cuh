@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kActivationThreads)
   const int64_t base = row * args.x_stride;
   float* to = out + row * args.k;
   const auto load = [&](int32_t k) {
-    return k < args.k ? LoadElement(args.x, args.x_type, base + k) : 0.0f;
+    if (k >= args.k) return 0.0f;
+    return LoadElement(args.x, args.x_type, base + (args.order == nullptr ? k : args.order[k]));
   };
   const auto decoded = [](float v, float scale) {
     return __fmul_rn(E4M3ToFloat(FloatToE4M3(__fdiv_rn(v, scale))), scale);
@@ -59,27 +60,29 @@ __global__ void __launch_bounds__(kActivationThreads)
   }
 }
 
-// out [m, k_padded] = x, 16-bit elements, 0 past column k.
+// out [m, k_padded] = x in `order` (may be null), 16-bit elements, 0 past column k.
 __global__ void __launch_bounds__(kActivationThreads)
-    PadActivationsKernel(const uint16_t* x, int64_t x_stride, int64_t m, int32_t k, uint16_t* out,
-                         int32_t k_padded) {
+    PadActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
+                         int32_t k, uint16_t* out, int32_t k_padded) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
   if (index >= m * k_padded) return;
   const int64_t row = index / k_padded;
   const auto col = static_cast<int32_t>(index % k_padded);
-  out[index] = col < k ? x[row * x_stride + col] : uint16_t{0};
+  const int32_t from = order == nullptr || col >= k ? col : order[col];
+  out[index] = col < k ? x[row * x_stride + from] : uint16_t{0};
 }
 
-// x = high + low exactly, both BF16: 11 significant bits are 8 and the rest. An infinity or NaN
-// stays in `high` alone. [m, k_padded] each, 0 past column k.
+// x in `order` (may be null) = high + low exactly, both BF16: 11 significant bits are 8 and the
+// rest. An infinity or NaN stays in `high` alone. [m, k_padded] each, 0 past column k.
 __global__ void __launch_bounds__(kActivationThreads)
-    SplitActivationsKernel(const __half* x, int64_t x_stride, int64_t m, int32_t k,
-                           __nv_bfloat16* high, __nv_bfloat16* low, int32_t k_padded) {
+    SplitActivationsKernel(const __half* x, int64_t x_stride, const int32_t* order, int64_t m,
+                           int32_t k, __nv_bfloat16* high, __nv_bfloat16* low, int32_t k_padded) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
   if (index >= m * k_padded) return;
   const int64_t row = index / k_padded;
   const auto col = static_cast<int32_t>(index % k_padded);
-  const float v = col < k ? ToFloat(x[row * x_stride + col]) : 0.0f;
+  const int32_t from = order == nullptr || col >= k ? col : order[col];
+  const float v = col < k ? ToFloat(x[row * x_stride + from]) : 0.0f;
   const float top = RoundTo<__nv_bfloat16>(v);
   high[index] = FromFloat<__nv_bfloat16>(top);
   low[index] = FromFloat<__nv_bfloat16>(isfinite(top) ? __fsub_rn(v, top) : 0.0f);

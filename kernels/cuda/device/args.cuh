@@ -41,6 +41,8 @@ struct ActivationArgs {
   int64_t x_scales_stride = 0;
   Quant quant = Quant::kNone;
   float static_scale = 1.0f;
+  // [k], or null: column j of the result is column order[j] of x. Only where quant is kNone.
+  const int32_t* order = nullptr;
   int64_t m = 0;
   int32_t k = 0;
 };

@@ -44,7 +44,9 @@ __global__ void PackCodesKernel(const __grid_constant__ WeightView w, CanonicalC
   uint32_t codes[8] = {};
   if (n < from.row_end) {
     for (int i = 0; i < 8; ++i) {
-      if (k + i < w.k) codes[i] = CanonicalCode(w, from, n, k + i);
+      if (k + i >= w.k) break;
+      const int32_t column = w.column_order == nullptr ? k + i : w.column_order[k + i];
+      codes[i] = CanonicalCode(w, from, n, column);
     }
   }
   auto* bytes = static_cast<char*>(to);

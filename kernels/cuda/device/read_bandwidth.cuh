@@ -10,25 +10,22 @@ namespace nibble::cuda {
 
 inline constexpr int kReadThreads = 512;
 inline constexpr int kReadsInFlight = 8;
+// Bytes that a block reads, one after another in memory: 1 % faster than a persistent grid that
+// strides over all of it (H200, 1 GiB: 4.62 against 4.57 TB/s).
+inline constexpr int64_t kReadBlockBytes = int64_t{kReadThreads} * kReadsInFlight * sizeof(uint4);
 
-// `sink` is written only if the exclusive or of everything read is one value that memory filled
-// with zeros does not give: the reads have a use, the write does not happen.
-__global__ void __launch_bounds__(kReadThreads)
-    ReadKernel(const uint4* data, int64_t count, uint32_t* sink) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kReadThreads;
+// Each block reads its kReadBlockBytes. `sink` is written only if the exclusive or of what a thread
+// reads is one value that memory filled with zeros does not give: the reads have a use, the write
+// does not happen.
+__global__ void __launch_bounds__(kReadThreads) ReadKernel(const uint4* data, uint32_t* sink) {
+  const uint4* from =
+      data + static_cast<int64_t>(blockIdx.x) * kReadThreads * kReadsInFlight + threadIdx.x;
+  uint4 v[kReadsInFlight];
+#pragma unroll
+  for (int i = 0; i < kReadsInFlight; ++i) v[i] = __ldcs(from + i * kReadThreads);
   uint32_t combined = 0;
-  int64_t i = static_cast<int64_t>(blockIdx.x) * kReadThreads + threadIdx.x;
-  for (; i + (kReadsInFlight - 1) * stride < count; i += kReadsInFlight * stride) {
-    uint4 v[kReadsInFlight];
 #pragma unroll
-    for (int j = 0; j < kReadsInFlight; ++j) v[j] = __ldcs(data + i + j * stride);
-#pragma unroll
-    for (int j = 0; j < kReadsInFlight; ++j) combined ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
-  }
-  for (; i < count; i += stride) {
-    const uint4 v = __ldcs(data + i);
-    combined ^= v.x ^ v.y ^ v.z ^ v.w;
-  }
+  for (int i = 0; i < kReadsInFlight; ++i) combined ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w;
   if (combined == 0x12345678u) *sink = combined;
 }
 

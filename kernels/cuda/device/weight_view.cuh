@@ -56,8 +56,12 @@ struct WeightView {
   const void* scales = nullptr;
   const uint8_t* zero_points = nullptr;  // null: 8
   const int32_t* group_index = nullptr;  // [K], null: k / group_size
-  const float* bias = nullptr;           // [N] or null
-  float table[16] = {};                  // kTable: the value of each code
+  // [K], null: as they come. Act-order: inputs are stored sorted by group; stored input k is input
+  // column_order[k] of the weight.
+  const int32_t* column_order = nullptr;
+  const int32_t* column_place = nullptr;  // its inverse: where input k is stored
+  const float* bias = nullptr;            // [N] or null
+  float table[16] = {};                   // kTable: the value of each code
 };
 
 // Bytes from the start of a 4-bit weight to the word of row n that holds inputs k..k+7, k % 8 == 0.

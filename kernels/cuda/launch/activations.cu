@@ -14,7 +14,7 @@ cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t 
                                  cudaStream_t stream) {
   const dim3 grid = GridFor(args.m * k_padded, kActivationThreads);
   PadActivationsKernel<<<grid, kActivationThreads, 0, stream>>>(
-      static_cast<const uint16_t*>(args.x), args.x_stride, args.m, args.k,
+      static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.m, args.k,
       static_cast<uint16_t*>(out), k_padded);
   return cudaGetLastError();
 }
@@ -23,7 +23,7 @@ cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void*
                                    int32_t k_padded, cudaStream_t stream) {
   const dim3 grid = GridFor(args.m * k_padded, kActivationThreads);
   SplitActivationsKernel<<<grid, kActivationThreads, 0, stream>>>(
-      static_cast<const __half*>(args.x), args.x_stride, args.m, args.k,
+      static_cast<const __half*>(args.x), args.x_stride, args.order, args.m, args.k,
       static_cast<__nv_bfloat16*>(high), static_cast<__nv_bfloat16*>(low), k_padded);
   return cudaGetLastError();
 }

@@ -6,11 +6,17 @@
 
 namespace nibble::cuda {
 
-// out [rows, out_cols] of out_type (F32, F16, BF16), rows out_stride elements apart = rows
-// [row_begin, row_begin + rows) of the decoded weight, columns past K as 0. rows > 0.
+// Inputs in the order they are stored in. out [rows, out_cols] of out_type (F32, F16, BF16), rows
+// out_stride elements apart = rows [row_begin, row_begin + rows) of the decoded weight, columns
+// past K as 0. rows > 0.
 cudaError_t LaunchDequantize(const WeightView& view, int32_t row_begin, int32_t rows, void* out,
                              Element out_type, int64_t out_stride, int32_t out_cols,
                              cudaStream_t stream);
+
+// The same for a weight with a column_order, its inputs in the order of the weight.
+cudaError_t LaunchDequantizeOrdered(const WeightView& view, int32_t row_begin, int32_t rows,
+                                    void* out, Element out_type, int64_t out_stride,
+                                    cudaStream_t stream);
 
 }  // namespace nibble::cuda
 

@@ -20,10 +20,12 @@ cudaError_t LaunchRingScales(const WeightView& view, const GemvArgs& args, const
 template <class Pairs, int kScales, int kTiles>
 cudaError_t LaunchScales(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                          cudaStream_t stream) {
-  if (launch.ring && view.scale_type == Element::kBF16) {
+  // Each unit's scales follow the last's.
+  const bool ring = launch.ring && view.groups == view.units * kScales;
+  if (ring && view.scale_type == Element::kBF16) {
     return LaunchRingScales<Pairs, kScales, true>(view, args, launch, stream);
   }
-  if (launch.ring && view.scale_type == Element::kF16) {
+  if (ring && view.scale_type == Element::kF16) {
     return LaunchRingScales<Pairs, kScales, false>(view, args, launch, stream);
   }
   return LaunchGemvUnits<Pairs, Int4Unit<Pairs, kScales>, kTiles>(view, args, launch, stream);

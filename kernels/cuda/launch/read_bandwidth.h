@@ -8,9 +8,11 @@
 
 namespace nibble::cuda {
 
-// Reads `bytes` (a multiple of 16) of device memory that was set to 0; `sink` is 4 bytes.
-cudaError_t LaunchRead(const void* data, int64_t bytes, void* sink, int multiprocessors,
-                       cudaStream_t stream);
+// What LaunchRead reads is a multiple of this.
+inline constexpr int64_t kReadUnitBytes = int64_t{64} << 10;
+
+// Reads `bytes` of device memory that was set to 0; `sink` is 4 bytes.
+cudaError_t LaunchRead(const void* data, int64_t bytes, void* sink, cudaStream_t stream);
 
 }  // namespace nibble::cuda
 

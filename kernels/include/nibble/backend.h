@@ -44,6 +44,18 @@ class Buffer {
   uint64_t size_;
 };
 
+// Work recorded from a stream, which can be launched again as a whole. It belongs to the thread of
+// its stream, and holds no buffer or weight alive.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+
+ protected:
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+};
+
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -55,6 +67,16 @@ class Stream {
   virtual Status Mark(int slot) = 0;
   // Device time between two marked points in microseconds, after Synchronize.
   virtual StatusOr<double> MicrosecondsBetween(int begin_slot, int end_slot) = 0;
+
+  // Copies, marks and ops enqueued from now on are recorded instead of run, until EndCapture; the
+  // same thread calls both, and nothing else of the stream in between. kUnimplemented where the
+  // device has no graphs.
+  virtual Status BeginCapture() = 0;
+  // Ends the recording also when it fails.
+  virtual StatusOr<std::unique_ptr<Graph>> EndCapture() = 0;
+  // Enqueues what was recorded from this stream, with the addresses of then: buffers and weights
+  // that it names must still be there. Marks in it are set anew.
+  virtual Status Launch(Graph& graph) = 0;
 };
 
 struct MemoryUse {

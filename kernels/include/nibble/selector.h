@@ -23,8 +23,10 @@ struct DeviceInfo {
   int compute_capability = 0;                  // CUDA: 10 * major + minor. CPU: 0
   uint64_t memory_bytes = 0;                   // memory this device may use in all
   double peak_bandwidth_bytes_per_second = 0;  // read bandwidth measured at start
-  // Largest input or output, in bytes, that kernels read or write in staging memory without a copy.
-  uint64_t zero_copy_bytes = 0;
+  // Largest inputs and outputs of a launch, in bytes, that kernels had better read and write in
+  // staging memory than have copied.
+  uint64_t zero_copy_input_bytes = 0;
+  uint64_t zero_copy_output_bytes = 0;
   int batches_in_flight = 1;  // batches worth keeping in flight at once
 };
 

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <chrono>
 #include <future>
+#include <thread>
 
 #include "tests/unit/executor/fixture.h"
 
@@ -17,9 +20,10 @@ using ::testing::ElementsAre;
 class ExecutorTest : public ::testing::TestWithParam<bool> {
  protected:
   ExecutorTest() : device_(GetParam()) {
-    executor_ = Executor::Create(device_, 2, nullptr, [this](const absl::Status& status) {
-                  lost_.push_back(status);
-                }).value();
+    executor_ =
+        Executor::Create(device_, {.lanes = 2}, nullptr, [this](const absl::Status& status) {
+          lost_.push_back(status);
+        }).value();
   }
 
   BatchResult Run(Batch batch) {
@@ -117,6 +121,136 @@ TEST_P(ExecutorTest, DestructionFinishesWhatWasAccepted) {
     EXPECT_THAT(requests[static_cast<size_t>(i)]->out, ElementsAre(i * 100 + 1));
   }
 }
+
+// Batches that come again are replayed from the eighth on, each with rows of its own. One lane, as
+// each has graphs of its own.
+class ReplayTest : public ExecutorTest {
+ protected:
+  ReplayTest() { executor_ = Executor::Create(device_, {.lanes = 1}, nullptr, {}).value(); }
+
+  // One request of `rows` rows under the key `key`; its results are checked.
+  void RunRows(uint64_t key, int64_t rows, int32_t seed) {
+    std::vector<int32_t> a, b, expected;
+    for (int32_t row = 0; row < rows; ++row) {
+      a.push_back(seed + row);
+      b.push_back(seed * 7 - row);
+      expected.push_back(a.back() * 100 + b.back());
+    }
+    SumRequest request(sum_, a, b);
+    const BatchResult result = Run({.key = {{key}}, .pieces = {{request.job, 0, rows}}});
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(request.out, expected);
+  }
+
+  static constexpr int32_t kUses = 8;  // the use at which a batch is recorded
+  const std::shared_ptr<WeightedSum> sum_ = std::make_shared<WeightedSum>();
+};
+
+TEST_P(ReplayTest, FromTheEighthUseOn) {
+  for (int32_t use = 1; use <= 10; ++use) {
+    RunRows(1, 3, use);
+    EXPECT_EQ(device_.graphs.recorded, use < kUses ? 0 : 1);
+    EXPECT_EQ(device_.graphs.replayed, std::max(0, use - kUses + 1));
+  }
+  EXPECT_EQ(sum_->rows_counted, 30);
+}
+
+TEST_P(ReplayTest, EachKeyAndRowCountOnItsOwn) {
+  for (int32_t use = 1; use <= kUses + 1; ++use) {
+    for (const uint64_t key : {1, 2}) {
+      for (const int64_t rows : {1, 2}) RunRows(key, rows, use);
+    }
+  }
+  EXPECT_EQ(device_.graphs.recorded, 4);
+  EXPECT_EQ(device_.graphs.alive, 4);
+}
+
+TEST_P(ReplayTest, NeverIntoABufferThatHasMoved) {
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
+  EXPECT_EQ(device_.graphs.alive, 1);
+  RunRows(2, 1000, 1);  // outgrows the staging memory
+  EXPECT_EQ(device_.graphs.alive, 0);
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
+  EXPECT_EQ(device_.graphs.recorded, 2);
+}
+
+TEST_P(ReplayTest, NotAfterAnError) {
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
+  sum_->failure = absl::InternalError("no such kernel");
+  SumRequest failed(sum_, {1}, {1});
+  EXPECT_FALSE(Run({.key = {{2}}, .pieces = {{failed.job, 0, 1}}}).status.ok());
+  EXPECT_EQ(device_.graphs.alive, 0);
+  sum_->failure = absl::OkStatus();
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
+  EXPECT_EQ(device_.graphs.recorded, 2);
+}
+
+TEST_P(ReplayTest, NotWhatCannotBeRecorded) {
+  device_.graphs.fail_recording = true;
+  for (int32_t use = 1; use <= kUses + 2; ++use) RunRows(1, 3, use);
+  EXPECT_EQ(device_.graphs.replayed, 0);
+  device_.graphs.fail_recording = false;
+  RunRows(1, 3, 0);
+  EXPECT_EQ(device_.graphs.recorded, 0);
+}
+
+TEST_P(ReplayTest, NeitherLargeBatchesNorWhatDoesNotRepeat) {
+  for (int32_t use = 1; use <= kUses + 1; ++use) RunRows(1, 5000, use);
+  sum_->repeating = false;
+  for (int32_t use = 1; use <= kUses + 1; ++use) RunRows(2, 3, use);
+  EXPECT_EQ(device_.graphs.recorded, 0);
+}
+
+TEST_P(ReplayTest, ALostDeviceReplaysNothing) {
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
+  device_.Lose(absl::UnavailableError("gone"));
+  SumRequest request(sum_, {1, 2, 3}, {1, 2, 3});
+  const BatchResult result = Run({.key = {{1}}, .pieces = {{request.job, 0, 3}}});
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(request.out, ElementsAre(-1, -1, -1));
+  EXPECT_EQ(device_.graphs.replayed, 1);
+}
+
+TEST_P(ReplayTest, GraphsEndWithTheExecutor) {
+  for (int32_t use = 1; use <= kUses; ++use) RunRows(1, 3, use);
+  executor_.reset();
+  EXPECT_EQ(device_.graphs.alive, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, ReplayTest, ::testing::Bool(),
+                         [](const auto& tested) { return tested.param ? "OfItsOwn" : "Shared"; });
+
+// Lanes that wait awake take every batch exactly once, whoever sleeps.
+class SpinningTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(SpinningTest, EveryBatchRuns) {
+  TestDevice device(true);
+  auto executor =
+      Executor::Create(device, {.lanes = GetParam(), .spin = std::chrono::microseconds(200)},
+                       nullptr, {})
+          .value();
+  auto sum = std::make_shared<WeightedSum>();
+  constexpr int kCallers = 3, kCalls = 200;
+  std::atomic<int> right{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int call = 0; call < kCalls; ++call) {
+        SumRequest request(sum, {caller}, {call});
+        std::promise<void> done;
+        executor->Run({.pieces = {{request.job, 0, 1}}, .rows = 1},
+                      [&](const BatchResult&) { done.set_value(); });
+        done.get_future().wait();
+        if (request.out[0] == caller * 100 + call) ++right;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(right, kCallers * kCalls);
+  executor.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(Lanes, SpinningTest, ::testing::Values(1, 2, 4));
 
 INSTANTIATE_TEST_SUITE_P(Memory, ExecutorTest, ::testing::Bool(),
                          [](const auto& tested) { return tested.param ? "OfItsOwn" : "Shared"; });

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -25,14 +26,80 @@ inline std::unique_ptr<Device> MakeCpuDevice() {
   return std::move(CreateCpuDevices(options).value().front());
 }
 
+// What a RecordingStream was asked to do. Atomic: lanes have threads of their own.
+struct RecordingCounts {
+  std::atomic<int> recorded{0};  // graphs made
+  std::atomic<int> replayed{0};
+  std::atomic<int> alive{0};  // graphs
+  std::atomic<bool> fail_recording{false};
+};
+
+// A CPU stream with graphs: what is enqueued while it records runs when the graph is launched.
+class RecordingStream : public Stream {
+ public:
+  RecordingStream(std::unique_ptr<Stream> cpu, RecordingCounts& counts)
+      : cpu_(std::move(cpu)), counts_(counts) {}
+
+  // Runs `work`, or records it.
+  absl::Status Enqueue(std::function<absl::Status()> work) {
+    if (!recording_) return work();
+    work_.push_back(std::move(work));
+    return absl::OkStatus();
+  }
+  absl::Status Copy(void* to, const void* from, uint64_t bytes) override {
+    return Enqueue([=, this] { return cpu_->Copy(to, from, bytes); });
+  }
+  absl::Status Mark(int slot) override {
+    return Enqueue([=, this] { return cpu_->Mark(slot); });
+  }
+  absl::Status Synchronize() override { return cpu_->Synchronize(); }
+  absl::StatusOr<double> MicrosecondsBetween(int begin, int end) override {
+    return cpu_->MicrosecondsBetween(begin, end);
+  }
+  absl::Status BeginCapture() override {
+    recording_ = true;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Graph>> EndCapture() override {
+    recording_ = false;
+    auto graph = std::make_unique<Recorded>(counts_, std::exchange(work_, {}));
+    if (counts_.fail_recording) return absl::InternalError("not this");
+    ++counts_.recorded;
+    return graph;
+  }
+  absl::Status Launch(Graph& graph) override {
+    ++counts_.replayed;
+    for (const auto& work : static_cast<Recorded&>(graph).work) {
+      if (absl::Status status = work(); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Recorded : Graph {
+    Recorded(RecordingCounts& of, std::vector<std::function<absl::Status()>> recorded)
+        : counts(of), work(std::move(recorded)) {
+      ++counts.alive;
+    }
+    ~Recorded() override { --counts.alive; }
+    RecordingCounts& counts;
+    const std::vector<std::function<absl::Status()>> work;
+  };
+
+  const std::unique_ptr<Stream> cpu_;
+  RecordingCounts& counts_;
+  bool recording_ = false;
+  std::vector<std::function<absl::Status()>> work_;
+};
+
 // Forwards to a CPU device. With `copies` it claims memory of its own, so that rows are copied to
-// it and back.
+// it and back. Its streams record, unlike the CPU's.
 class TestDevice : public Device {
  public:
   explicit TestDevice(bool copies, std::string id = "cpu:0")
       : cpu_(MakeCpuDevice()), info_(cpu_->info()) {
     info_.id = std::move(id);
-    if (copies) info_.zero_copy_bytes = 0;
+    if (copies) info_.zero_copy_input_bytes = info_.zero_copy_output_bytes = 0;
   }
 
   void Lose(const absl::Status& status) {
@@ -50,7 +117,9 @@ class TestDevice : public Device {
     if (kind == MemoryKind::kDevice) ++device_allocations;
     return cpu_->Allocate(bytes, kind);
   }
-  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override { return cpu_->CreateStream(); }
+  absl::StatusOr<std::unique_ptr<Stream>> CreateStream() override {
+    return std::make_unique<RecordingStream>(cpu_->CreateStream().value(), graphs);
+  }
   uint64_t WeightBytes(const WeightSpec& spec) const override { return cpu_->WeightBytes(spec); }
   absl::StatusOr<std::unique_ptr<Reservation>> Reserve(uint64_t bytes) override {
     return cpu_->Reserve(bytes);
@@ -83,6 +152,7 @@ class TestDevice : public Device {
   }
 
   std::atomic<int> device_allocations{0};
+  RecordingCounts graphs;
 
  private:
   std::unique_ptr<Device> cpu_;
@@ -109,19 +179,23 @@ class WeightedSum : public server::Operation {
     return problem;
   }
   absl::Status Launch(Device&, const Choice&, const server::LaunchArgs& args,
-                      Stream&) const override {
-    if (!failure.ok()) return failure;
-    const auto* a = static_cast<const int32_t*>(args.inputs[0]);
-    const auto* b = static_cast<const int32_t*>(args.inputs[1]);
-    const auto constant = *static_cast<const int32_t*>(args.constant);
-    for (int64_t row = 0; row < args.rows; ++row) {
-      static_cast<int32_t*>(args.outputs[0])[row] = a[row] * 100 + b[row] + constant;
-    }
-    return absl::OkStatus();
+                      Stream& stream) const override {
+    return static_cast<RecordingStream&>(stream).Enqueue([this, args]() -> absl::Status {
+      if (!failure.ok()) return failure;
+      const auto* a = static_cast<const int32_t*>(args.inputs[0]);
+      const auto* b = static_cast<const int32_t*>(args.inputs[1]);
+      const auto constant = *static_cast<const int32_t*>(args.constant);
+      for (int64_t row = 0; row < args.rows; ++row) {
+        static_cast<int32_t*>(args.outputs[0])[row] = a[row] * 100 + b[row] + constant;
+      }
+      return absl::OkStatus();
+    });
   }
+  bool repeats() const override { return repeating; }
   void CountBatch(int64_t rows, double) const override { rows_counted += rows; }
 
   absl::Status failure;
+  bool repeating = true;
   mutable std::atomic<int64_t> rows_counted{0};
 
  private:

@@ -117,7 +117,7 @@ TEST(Select, DecodesWhatDoesNotFitTheUnitsOfTheTensorCores) {
   }
   int4.group_size = 128;
   int4.has_group_index = true;
-  EXPECT_EQ(kernel(int4), "cuda_gemm");
+  EXPECT_EQ(kernel(int4), "cuda_gemv");
   EXPECT_EQ(kernel(Spec(Format::kNF4, 64, 531)), "cuda_gemm");
   WeightSpec nf4 = Spec(Format::kNF4, 64, 512);
   for (const auto& [block, expected] : {std::pair<int64_t, const char*>{32, "cuda_gemm"},

@@ -34,7 +34,8 @@ TEST(CreateCpuDevicesTest, NumbersItsDevicesAndGivesEachItsBudget) {
     EXPECT_EQ(info.compute_capability, 0);
     EXPECT_EQ(info.memory_bytes, options.memory_bytes);
     EXPECT_EQ(info.peak_bandwidth_bytes_per_second, 0.0);
-    EXPECT_EQ(info.zero_copy_bytes, std::numeric_limits<uint64_t>::max());
+    EXPECT_EQ(info.zero_copy_input_bytes, std::numeric_limits<uint64_t>::max());
+    EXPECT_EQ(info.zero_copy_output_bytes, std::numeric_limits<uint64_t>::max());
     EXPECT_EQ(info.batches_in_flight, 1);
     EXPECT_EQ((*devices)[i]->memory().total_bytes, options.memory_bytes);
     EXPECT_EQ((*devices)[i]->memory().used_bytes, 0u);
