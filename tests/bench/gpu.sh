@@ -61,7 +61,7 @@ fi
 
 sanitize() { # TOOL
   local log="$output/$1.log" status=0
-  local variants='int4_group_32_zp nf4_nested fp8_block' filter='' variant
+  local variants='int4_group_128 int4_group_32_zp nf4_nested fp8_channel_bias fp8_block' filter='' variant
   for variant in $variants; do
     filter+=":*DequantizeTest.*cuda_$variant:*MatmulTest.MatchesTheOracleForEveryShape/cuda_$variant"
     filter+=":*MatmulBitsTest.SpecialRowsStayInTheirRows/cuda_$variant"

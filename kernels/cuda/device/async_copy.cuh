@@ -1,5 +1,4 @@
-// Hopper's asynchronous copies and barriers, and programmatic dependent launch: thin names for PTX
-// of compute capability 9.0. Addresses of shared memory are 32-bit shared-window addresses.
+// Hopper's asynchronous copies and barriers: thin names for PTX of compute capability 9.0. Addresses of shared memory are 32-bit shared-window addresses.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 
@@ -110,14 +109,6 @@ __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32
 __device__ inline void SyncThreads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
-// Lets the kernel that follows in the stream start (once every block has come here).
-__device__ inline void LaunchDependents() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Waits until the kernels before this one in the stream are done and their writes visible.
-__device__ inline void WaitForDependencies() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 }  // namespace nibble::cuda
 

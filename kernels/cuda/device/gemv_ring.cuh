@@ -23,6 +23,7 @@
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_RING_CUH_
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/gemv.cuh"
 #include "kernels/cuda/device/ring_units.cuh"
 

@@ -3,6 +3,7 @@
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_ROW_OPS_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_ROW_OPS_CUH_
 
+#include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/quantize_rows.cuh"
 #include "kernels/cuda/device/silu.cuh"
 
@@ -64,6 +65,7 @@ __device__ inline Eight<T> Normalize(const Eight<T>& h, const float (&gamma)[8],
 template <class T, class Shape, bool kVector, bool kSameGamma>
 __global__ void __launch_bounds__(Shape::kMaxThreads, Shape::kMinBlocks)
     NormQuantKernel(const __grid_constant__ RowOpArgs args) {
+  WaitForDependencies();
   constexpr int kSlots = Shape::kSlots;
   // Two slots leave registers to read gamma before the reduction and hide its latency there.
   constexpr bool kEarlyGamma = kSameGamma && kSlots <= 2;
@@ -132,6 +134,7 @@ __global__ void __launch_bounds__(Shape::kMaxThreads, Shape::kMinBlocks)
 template <class T, class Shape, bool kVector>
 __global__ void __launch_bounds__(Shape::kMaxThreads, Shape::kMinBlocks)
     SiluMulQuantKernel(const __grid_constant__ RowOpArgs args) {
+  WaitForDependencies();
   constexpr int kSlots = Shape::kSlots;
   __shared__ uint32_t maxima[kMaxWarps];
   const int64_t row = blockIdx.x;

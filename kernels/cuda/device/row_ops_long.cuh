@@ -2,6 +2,7 @@
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_ROW_OPS_LONG_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_ROW_OPS_LONG_CUH_
 
+#include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_ops.cuh"
 
 namespace nibble::cuda {
@@ -88,6 +89,7 @@ class LongSiluMulRow {
 template <class T, template <class> class Row>
 __global__ void __launch_bounds__(kLongRowThreads)
     LongRowKernel(const __grid_constant__ RowOpArgs args) {
+  WaitForDependencies();
   __shared__ __align__(16) float sums[kMaxWarps + 4];
   __shared__ uint32_t maxima[kMaxWarps];
   const int64_t row = blockIdx.x;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/gemv_ring.cuh"
+#include "kernels/cuda/launch/dependent_launch.h"
 #include "kernels/cuda/launch/gemv.h"
 
 namespace nibble::cuda {
@@ -51,18 +52,10 @@ cudaError_t LaunchRing(const WeightView& view, const GemvArgs& args, const GemvL
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
   const int tiles = (view.n + Shape::kTiles * kUnitRows - 1) / (Shape::kTiles * kUnitRows);
-  config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, launch.multiprocessors)));
-  config.blockDim = dim3(Shape::kAllThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, view, args, ring);
+  const int blocks = std::min(tiles, launch.multiprocessors);
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kAllThreads),
+                         static_cast<size_t>(bytes), stream, view, args, ring);
 }
 
 // Work of the busiest block, in tiles of 16 outputs, with `tiles` a block at a time.

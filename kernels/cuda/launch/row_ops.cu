@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch/row_ops.h"
 
 #include "kernels/cuda/device/row_ops_long.cuh"
+#include "kernels/cuda/launch/dependent_launch.h"
 #include "kernels/cuda/launch/grid.h"
 
 namespace nibble::cuda {
@@ -80,8 +81,7 @@ RowLaunch SiluLaunch(const RowOpArgs& args) {
 }
 
 cudaError_t Launch(const RowLaunch& launch, const RowOpArgs& args, cudaStream_t stream) {
-  launch.kernel<<<GridFor(args.m, 1), launch.threads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return LaunchDependent(launch.kernel, GridFor(args.m, 1), dim3(launch.threads), 0, stream, args);
 }
 
 }  // namespace

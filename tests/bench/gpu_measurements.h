@@ -1,0 +1,298 @@
+// What gpu_bench measures: each op over rotated copies of its operands (cold L2), by graph medians,
+// its answers checked first.
+#ifndef NIBBLE_TESTS_BENCH_GPU_MEASUREMENTS_H_
+#define NIBBLE_TESTS_BENCH_GPU_MEASUREMENTS_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fmt/format.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/device.h"
+#include "nibble/numeric.h"
+#include "nlohmann/json.hpp"
+#include "tests/bench/bench_data.h"
+#include "tests/bench/gpu_timing.h"
+
+namespace nibble::bench {
+
+class Bench {
+ public:
+  // `blas` may split K as it likes; bandwidths in bytes a second.
+  Bench(Device& device, Stream& stream, cuda::Blas& blas, double copy_bytes_per_s)
+      : device_(device),
+        stream_(stream),
+        handle_(static_cast<cuda::CudaStream&>(stream).handle()),
+        blas_(blas),
+        read_bytes_per_s_(device.info().peak_bandwidth_bytes_per_second),
+        copy_bytes_per_s_(copy_bytes_per_s) {}
+
+  const nlohmann::json& rows() const { return rows_; }
+
+  Status Matmuls(const std::vector<WeightSpec>& specs, const std::vector<int64_t>& ms) {
+    NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> dense_us,
+                            CublasUs(specs.front().n, specs.front().k, ms));
+    for (const WeightSpec& spec : specs) {
+      NIBBLE_RETURN_IF_ERROR(MatmulsOf(spec, ms, dense_us));
+    }
+    return absl::OkStatus();
+  }
+
+  Status Dequantize(const WeightSpec& spec) {
+    NIBBLE_ASSIGN_OR_RETURN(const Weights weights, Upload(spec));
+    NIBBLE_ASSIGN_OR_RETURN(const auto out, Zeros(spec.n * spec.k * 2));
+    Problem problem;
+    problem.op = Op::kDequantize;
+    problem.weight = spec;
+    problem.m = spec.n;
+    const Choice choice = Select(problem, device_.info());
+    const MatrixView view = MakeView(out->data(), DType::kBF16, spec.n, spec.k);
+    NIBBLE_ASSIGN_OR_RETURN(
+        const double us, TimeByGraph(handle_, Launches(weights.size()), [&](int i) {
+          return device_.Dequantize({weights[i % weights.size()].get(), 0, view}, choice, nullptr,
+                                    stream_);
+        }));
+    const double bytes = static_cast<double>(weights.front()->bytes() + out->size());
+    Report("dequantize", spec, spec.n, choice, us, 0.0, bytes, 0.0, true);
+    return absl::OkStatus();
+  }
+
+  // With a residual, to E4M3 per token; silu without the residual.
+  Status RowOp(Op op, int64_t m, int64_t d) {
+    const bool norm = op == Op::kNormQuant;
+    const int64_t x_cols = norm ? d : 2 * d;
+    const auto bytes_of_set = static_cast<uint64_t>(m * (norm ? 2 * d : x_cols) * 2 + m * d);
+    const uint64_t sets = std::clamp<uint64_t>(kColdBytes / bytes_of_set + 1, 1, 64);
+    std::vector<std::unique_ptr<Buffer>> x, residual, y;
+    for (uint64_t set = 0; set < sets; ++set) {
+      NIBBLE_ASSIGN_OR_RETURN(x.emplace_back(), Activations(m * x_cols));
+      NIBBLE_ASSIGN_OR_RETURN(residual.emplace_back(), Activations(norm ? m * d : 1));
+      NIBBLE_ASSIGN_OR_RETURN(y.emplace_back(), Zeros(m * d));
+    }
+    NIBBLE_ASSIGN_OR_RETURN(const auto gamma, Activations(d));
+    NIBBLE_ASSIGN_OR_RETURN(const auto scales, Zeros(m * 4));
+    Problem problem;
+    problem.op = op;
+    problem.m = m;
+    problem.d = d;
+    problem.quant = QuantMode::kPerToken;
+    problem.output = DType::kF8E4M3;
+    problem.has_residual = norm;
+    const Choice choice = Select(problem, device_.info());
+    const MatrixView scale_view = MakeView(scales->data(), DType::kF32, m, 1);
+    NIBBLE_ASSIGN_OR_RETURN(
+        const double us, TimeByGraph(handle_, Launches(sets), [&](int i) {
+          const auto set = static_cast<size_t>(i) % x.size();
+          const ConstMatrixView in = MakeConstView(x[set]->data(), DType::kBF16, m, x_cols);
+          const MatrixView out = MakeView(y[set]->data(), DType::kF8E4M3, m, d);
+          if (!norm) {
+            return device_.SiluMulQuant({in, {QuantMode::kPerToken}, out, scale_view}, choice,
+                                        nullptr, stream_);
+          }
+          NormQuantArgs args;
+          args.x = in;
+          args.residual = MakeConstView(residual[set]->data(), DType::kBF16, m, d);
+          args.residual_out = MakeView(residual[set]->data(), DType::kBF16, m, d);
+          args.gamma = MakeConstView(gamma->data(), DType::kBF16, 1, d);
+          args.quant = {QuantMode::kPerToken};
+          args.y = out;
+          args.scales = scale_view;
+          return device_.NormQuant(args, choice, nullptr, stream_);
+        }));
+    const Traffic traffic = TrafficOf(problem);
+    WeightSpec spec;
+    spec.n = d;
+    spec.k = d;
+    Report(OpName(op), spec, m, choice, us, 0.0,
+           static_cast<double>(traffic.read_bytes + traffic.written_bytes), 0.0, true);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr double kTensorFlops = 790e12;
+  static constexpr uint64_t kColdBytes = uint64_t{400} << 20;
+  static constexpr int kMinLaunches = 40;
+  static constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
+
+  using Weights = std::vector<std::unique_ptr<DeviceWeight>>;
+
+  // Whole rounds over the copies, more of them where a launch is short.
+  static int Launches(uint64_t copies, int64_t m = 1) {
+    const uint64_t rounds = m >= 256 ? 1 : kMinLaunches / copies + 1;
+    return static_cast<int>(rounds * copies);
+  }
+
+  StatusOr<std::unique_ptr<Buffer>> Zeros(int64_t bytes) {
+    return device_.Allocate(static_cast<uint64_t>(bytes), MemoryKind::kDevice);
+  }
+
+  // Random BF16 in [-1, 1).
+  StatusOr<std::unique_ptr<Buffer>> Activations(int64_t count) {
+    const int64_t block = std::min<int64_t>(count, 1 << 20);
+    const HostBytes random = RandomFloats(DType::kBF16, block, -1.0f, 1.0f, ++seed_);
+    NIBBLE_ASSIGN_OR_RETURN(auto buffer, Zeros(count * 2));
+    for (int64_t i = 0; i < count; i += block) {
+      const int64_t size = std::min(block, count - i) * 2;
+      NIBBLE_RETURN_IF_ERROR(
+          stream_.Copy(static_cast<char*>(buffer->data()) + i * 2, random.data(), size));
+    }
+    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
+    return buffer;
+  }
+
+  StatusOr<Weights> Upload(const WeightSpec& spec) {
+    const CanonicalWeight weight = RandomWeight(spec);
+    Weights weights;
+    uint64_t bytes = 0;
+    while (bytes < kColdBytes || weights.size() < 2) {
+      NIBBLE_ASSIGN_OR_RETURN(weights.emplace_back(), device_.Upload(weight, nullptr));
+      bytes += weights.back()->bytes();
+    }
+    return weights;
+  }
+
+  StatusOr<std::vector<double>> CublasUs(int64_t n, int64_t k, const std::vector<int64_t>& ms) {
+    std::vector<std::unique_ptr<Buffer>> weights;
+    for (uint64_t bytes = 0; bytes < kColdBytes || weights.size() < 2; bytes += n * k * 2) {
+      NIBBLE_ASSIGN_OR_RETURN(weights.emplace_back(), Activations(n * k));
+    }
+    NIBBLE_ASSIGN_OR_RETURN(const auto scratch, Zeros(kBlasWorkspaceBytes));
+    std::vector<double> times_us;
+    for (const int64_t m : ms) {
+      NIBBLE_ASSIGN_OR_RETURN(const auto x, Activations(m * k));
+      NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(m * n * 2));
+      const cuda::BlasProblem problem{DType::kBF16, DType::kBF16, m, n, k, k, k, n, false};
+      NIBBLE_ASSIGN_OR_RETURN(
+          times_us.emplace_back(), TimeByGraph(handle_, Launches(weights.size(), m), [&](int i) {
+            return blas_.Run(problem, x->data(), weights[i % weights.size()]->data(), y->data(),
+                             scratch->data(), handle_);
+          }));
+    }
+    return times_us;
+  }
+
+  StatusOr<std::vector<float>> Result(const Buffer& y, DType dtype, int64_t count) {
+    std::vector<std::byte> bytes(static_cast<size_t>(count) * DTypeBytes(dtype));
+    NIBBLE_RETURN_IF_ERROR(stream_.Copy(bytes.data(), y.data(), bytes.size()));
+    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) values.push_back(LoadAsFloat(bytes.data(), dtype, i));
+    return values;
+  }
+
+  // Runs one matmul with `choice` and returns y in binary32.
+  StatusOr<std::vector<float>> Run(const MatmulArgs& args, const Problem& problem,
+                                   const Choice& choice) {
+    NIBBLE_ASSIGN_OR_RETURN(const auto workspace, Zeros(device_.WorkspaceBytes(problem, choice)));
+    NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(args.y.rows * args.y.cols * 4));
+    NIBBLE_RETURN_IF_ERROR(
+        CheckCuda(cudaMemsetAsync(y->data(), 0xFF, y->size(), handle_), "cudaMemsetAsync"));
+    MatmulArgs to_y = args;
+    to_y.y = MakeView(y->data(), DType::kF32, args.y.rows, args.y.cols);
+    NIBBLE_RETURN_IF_ERROR(device_.Matmul(to_y, choice, workspace->data(), stream_));
+    return Result(*y, DType::kF32, args.y.rows * args.y.cols);
+  }
+
+  // The answer of `choice` against the binary32 kernel's: relative error in norm.
+  StatusOr<double> ErrorOf(const MatmulArgs& args, const Problem& problem, const Choice& choice) {
+    const Choice exact{"cuda_gemm_f32", 64, 64, 32, 1};
+    NIBBLE_ASSIGN_OR_RETURN(const auto received, Run(args, problem, choice));
+    NIBBLE_ASSIGN_OR_RETURN(const auto expected, Run(args, problem, exact));
+    double difference = 0.0;
+    double norm = 0.0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      difference += std::pow(double{received[i]} - double{expected[i]}, 2);
+      norm += std::pow(double{expected[i]}, 2);
+    }
+    return std::sqrt(difference / norm);
+  }
+
+  Status MatmulsOf(const WeightSpec& spec, const std::vector<int64_t>& ms,
+                   const std::vector<double>& dense_us) {
+    // Rounding weights to BF16 errs by 2^-9 each; the sum of many by less.
+    constexpr double kMaxError = 4e-3;
+    NIBBLE_ASSIGN_OR_RETURN(const Weights weights, Upload(spec));
+    NIBBLE_ASSIGN_OR_RETURN(const auto x, Activations(ms.back() * spec.k));
+    std::vector<float> first_row;
+    for (size_t index = 0; index < ms.size(); ++index) {
+      const int64_t m = ms[index];
+      Problem problem;
+      problem.weight = spec;
+      problem.m = m;
+      const Choice choice = Select(problem, device_.info());
+      NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(m * spec.n * 2));
+      NIBBLE_ASSIGN_OR_RETURN(const auto workspace, Zeros(device_.WorkspaceBytes(problem, choice)));
+      MatmulArgs args;
+      args.weight = weights.front().get();
+      args.x = MakeConstView(x->data(), DType::kBF16, m, spec.k);
+      args.y = MakeView(y->data(), DType::kBF16, m, spec.n);
+      if (m <= 128) {
+        NIBBLE_ASSIGN_OR_RETURN(const double error, ErrorOf(args, problem, choice));
+        if (!(error <= kMaxError)) {
+          return absl::InternalError(fmt::format("{} M={} {}: relative error {:.3g}, at most {}",
+                                                 ToString(spec), m, choice.kernel, error,
+                                                 kMaxError));
+        }
+      }
+      NIBBLE_ASSIGN_OR_RETURN(const double us,
+                              TimeByGraph(handle_, Launches(weights.size()), [&](int i) {
+                                args.weight = weights[i % weights.size()].get();
+                                return device_.Matmul(args, choice, workspace->data(), stream_);
+                              }));
+      NIBBLE_ASSIGN_OR_RETURN(const auto row, Result(*y, DType::kBF16, spec.n));
+      if (first_row.empty()) first_row = row;
+      const double bytes =
+          static_cast<double>(weights.front()->bytes()) + 2.0 * m * (spec.k + spec.n);
+      Report("matmul", spec, m, choice, us, dense_us[index], bytes, 2.0 * m * spec.n * spec.k,
+             row == first_row);
+    }
+    return absl::OkStatus();
+  }
+
+  void Report(std::string_view op, const WeightSpec& spec, int64_t m, const Choice& choice,
+              double us, double cublas_us, double bytes, double flops, bool invariant) {
+    const bool weight = op == "matmul" || op == "dequantize";
+    const double bytes_per_s = op == "matmul" ? read_bytes_per_s_ : copy_bytes_per_s_;
+    const double limit_us = std::max(bytes / bytes_per_s, flops / kTensorFlops) * 1e6;
+    nlohmann::json row = {{"op", op},
+                          {"format", weight ? FormatName(spec.format) : ""},
+                          {"variant", weight ? VariantName(spec) : ""},
+                          {"n", spec.n},
+                          {"k", spec.k},
+                          {"m", m},
+                          {"kernel", choice.kernel},
+                          {"us", us},
+                          {"share_of_limit", limit_us / us},
+                          {"batch_invariant", invariant}};
+    if (cublas_us > 0.0) {
+      row["us_cublas_bf16"] = cublas_us;
+      row["ratio_cublas_bf16"] = cublas_us / us;
+    }
+    fmt::print("{:14} {:5} {:8} {:6}x{:<6} M={:<5} {:20} {:9.2f} us {:7.0f} GB/s {:5.1f} %  {}\n",
+               op, row["format"].get<std::string>(), row["variant"].get<std::string>(), spec.n,
+               spec.k, m, choice.kernel, us, bytes / us * 1e-3, 100.0 * limit_us / us,
+               cublas_us > 0.0 ? fmt::format("cuBLAS {:.2f} us, {:.2f}x{}", cublas_us,
+                                             cublas_us / us, invariant ? "" : " (M shows)")
+                               : "");
+    std::fflush(stdout);
+    rows_.push_back(std::move(row));
+  }
+
+  Device& device_;
+  Stream& stream_;
+  cudaStream_t handle_;
+  cuda::Blas& blas_;
+  double read_bytes_per_s_;
+  double copy_bytes_per_s_;
+  uint64_t seed_ = 100;
+  nlohmann::json rows_ = nlohmann::json::array();
+};
+
+}  // namespace nibble::bench
+
+#endif  // NIBBLE_TESTS_BENCH_GPU_MEASUREMENTS_H_
