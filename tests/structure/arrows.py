@@ -19,6 +19,7 @@ ARROWS = {
     "kernels/include": [],
     "kernels/core": ["kernels/include"],
     "kernels/cpu": ["kernels/include", "kernels/core"],
+    "kernels/quantize": ["kernels/include", "kernels/core", "kernels/cpu"],
     "kernels/cuda": ["kernels/include", "kernels/core", "kernels/cuda/launch"],
     "kernels/cuda/launch": ["kernels/include", "kernels/core", "kernels/cuda/device"],
     "kernels/cuda/device": [],
