@@ -2,6 +2,9 @@
 #ifndef NIBBLE_QUANTIZE_H_
 #define NIBBLE_QUANTIZE_H_
 
+#include <string>
+#include <string_view>
+
 #include "nibble/status.h"
 #include "nibble/tensor.h"
 #include "nibble/weight.h"
@@ -45,6 +48,26 @@ struct QuantizeOptions {
 // for its dtype gives kInvalidArgument, as does a NaN or infinity in `matrix`, with its position.
 StatusOr<CanonicalWeight> Quantize(const ConstMatrixView& matrix, const WeightSpec& target,
                                    const QuantizeOptions& options = {});
+
+// What to quantize to, as a whole.
+struct QuantizeTarget {
+  WeightSpec spec;  // format and parameters; n, k and dtype come from the matrix
+  QuantizeOptions options;
+};
+
+// The text form of a target: a format and its options, joined by '+'.
+//
+//   nf4, fp4   block=64 (a power of two from 32 to 4096), nested
+//   int4       group=128 (-1: the whole column), zero-points, search
+//   fp8        one of tensor, channel, block (128 x 128); tensor where none is given
+//
+// kInvalidArgument names the option.
+StatusOr<QuantizeTarget> ParseQuantizeTarget(std::string_view text);
+// "nf4+block=64+nested": ParseQuantizeTarget reads it back. Not for kDense.
+std::string ToString(const QuantizeTarget& target);
+
+// `target` for a matrix of [n, k]: a group that is longer than the column is the column.
+WeightSpec SpecFor(const QuantizeTarget& target, int64_t n, int64_t k, DType dtype);
 
 }  // namespace nibble
 
