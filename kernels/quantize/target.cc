@@ -1,7 +1,6 @@
 // The text form of a quantization target.
 #include <algorithm>
 #include <charconv>
-#include <limits>
 #include <optional>
 
 #include "fmt/format.h"
@@ -9,8 +8,6 @@
 
 namespace nibble {
 namespace {
-
-constexpr int64_t kWholeColumn = std::numeric_limits<int64_t>::max();
 
 std::optional<int64_t> NumberAfter(std::string_view option, std::string_view key) {
   if (!option.starts_with(key)) return std::nullopt;

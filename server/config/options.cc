@@ -70,6 +70,14 @@ constexpr auto kOptions = std::to_array<Option>({
      .meaning = "Load every linear layer of the checkpoint in DIR at start, as NAME/LAYER; "
                 "repeatable. In a file: a map of NAME: DIR.",
      .check = CheckModelName},
+    {.key = "quantize",
+     .field = &Config::quantize,
+     .value = "NAME=FORMAT,...",
+     .meaning =
+         "Quantize the unquantized linear layers of configured model NAME as they are loaded, "
+         "output heads left out: nf4, fp4, int4 or fp8 with options joined by '+', such as "
+         "nf4+block=64+nested, int4+group=128+zero-points+search, fp8+channel.",
+     .check = CheckQuantize},
     {.key = "max_upload_bytes",
      .field = &Config::max_upload_bytes,
      .value = "BYTES",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "fmt/format.h"
 #include "nibble/status.h"
@@ -51,7 +52,42 @@ v1::WeightState ToWire(WeightState state) {
   return v1::WEIGHT_STATE_UNSPECIFIED;
 }
 
+constexpr int kMaxPatterns = 256;
+constexpr size_t kMaxPatternBytes = 256;
+absl::StatusOr<std::vector<std::string>> ParsePatterns(
+    const google::protobuf::RepeatedPtrField<std::string>& patterns, std::string_view field) {
+  if (patterns.size() > kMaxPatterns) {
+    return absl::InvalidArgumentError(fmt::format("{}: expected at most {} patterns; received {}",
+                                                  field, kMaxPatterns, patterns.size()));
+  }
+  for (const std::string& pattern : patterns) {
+    if (pattern.empty() || pattern.size() > kMaxPatternBytes) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}: expected patterns of 1 to {} bytes; received one of {}", field,
+                      kMaxPatternBytes, pattern.size()));
+    }
+  }
+  return std::vector<std::string>(patterns.begin(), patterns.end());
+}
+
 }  // namespace
+
+absl::StatusOr<checkpoint::QuantizePlan> ParseQuantization(const v1::Quantization& quantize,
+                                                           std::string_view field) {
+  checkpoint::QuantizePlan plan;
+  NIBBLE_ASSIGN_OR_RETURN(plan.target.spec, ParseFormat(quantize.format(), 1, kWholeColumn,
+                                                        fmt::format("{}.format", field)));
+  if (plan.target.spec.format == Format::kDense) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}.format.format: expected NF4, FP4, INT4 or FP8; received DENSE", field));
+  }
+  plan.target.options.search_scale = quantize.format().search_scale();
+  NIBBLE_ASSIGN_OR_RETURN(plan.filter.include,
+                          ParsePatterns(quantize.include(), fmt::format("{}.include", field)));
+  NIBBLE_ASSIGN_OR_RETURN(plan.filter.exclude,
+                          ParsePatterns(quantize.exclude(), fmt::format("{}.exclude", field)));
+  return plan;
+}
 
 absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, int64_t k,
                                        std::string_view field) {

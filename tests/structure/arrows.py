@@ -27,7 +27,7 @@ ARROWS = {
     "server/log": [],
     "server/metrics": [],
     "server/status": [],
-    "server/config": ["server/log"],
+    "server/config": ["kernels/include", "server/log"],
     "server/checkpoint": ["kernels/include"],
     "server/batcher": ["server/clock"],
     "server/tools": ["kernels/include", "server/checkpoint"],

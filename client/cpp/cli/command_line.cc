@@ -106,6 +106,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Io& io) {
   AddQuantCommands(app, commands);
   AddServingCommands(app, commands);
   AddInspectCommand(app, commands);
+  AddQuantizeCommand(app, commands);
   for (const auto& command : commands) {
     command->app()->footer("Flags of every command (addresses, TLS, --json): nibble --help");
   }

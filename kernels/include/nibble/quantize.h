@@ -2,6 +2,8 @@
 #ifndef NIBBLE_QUANTIZE_H_
 #define NIBBLE_QUANTIZE_H_
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -48,6 +50,9 @@ struct QuantizeOptions {
 // for its dtype gives kInvalidArgument, as does a NaN or infinity in `matrix`, with its position.
 StatusOr<CanonicalWeight> Quantize(const ConstMatrixView& matrix, const WeightSpec& target,
                                    const QuantizeOptions& options = {});
+
+// The group_size of a target whose groups are whole columns, whatever the matrix.
+inline constexpr int64_t kWholeColumn = std::numeric_limits<int64_t>::max();
 
 // What to quantize to, as a whole.
 struct QuantizeTarget {
