@@ -73,10 +73,8 @@ constexpr auto kOptions = std::to_array<Option>({
     {.key = "quantize",
      .field = &Config::quantize,
      .value = "NAME=FORMAT,...",
-     .meaning =
-         "Quantize the unquantized linear layers of configured model NAME as they are loaded, "
-         "output heads left out: nf4, fp4, int4 or fp8 with options joined by '+', such as "
-         "nf4+block=64+nested, int4+group=128+zero-points+search, fp8+channel.",
+     .meaning = "What the unquantized layers of model NAME become as they are loaded, such as "
+                "nf4+nested, int4+group=64, fp8+channel.",
      .check = CheckQuantize},
     {.key = "max_upload_bytes",
      .field = &Config::max_upload_bytes,
