@@ -88,6 +88,30 @@ struct Int4Rule {
   }
 };
 
+// How many of the 15 ascending thresholds lie below each u.
+HWY_INLINE VI CountBelow(const float* thresholds, VF u) {
+  const DF df;
+  const DI di;
+  VI count = hn::Zero(di);
+  if constexpr (kLanes == 16) {
+    // Binary search, the thresholds in one vector. What stands past the last one is never read.
+    const VF all = hn::MaskedLoad(hn::FirstN(df, 15), df, thresholds);
+    for (int step : {8, 4, 2, 1}) {
+      const VI next = hn::Add(count, hn::Set(di, step));
+      const auto indices = hn::IndicesFromVec(df, hn::Sub(next, hn::Set(di, 1)));
+      const auto above = hn::RebindMask(di, hn::Gt(u, hn::TableLookupLanes(all, indices)));
+      count = hn::IfThenElse(above, next, count);
+    }
+  } else {
+    for (int i = 0; i < 15; ++i) {
+      // A mask's lanes are -1 where it is true.
+      const auto above = hn::RebindMask(di, hn::Gt(u, hn::Set(df, thresholds[i])));
+      count = hn::Sub(count, hn::VecFromMask(di, above));
+    }
+  }
+  return count;
+}
+
 }  // namespace
 
 float MaxMagnitudeOf(const float* values, int64_t count) {
@@ -122,20 +146,13 @@ Range RangeOfAll(const float* values, int64_t count) {
 void EncodeTableAll(const CodeTable& table, const float* values, int64_t count, float factor,
                     bool by_division, std::byte* codes) {
   const DF df;
-  const DI di;
   const VF vector_factor = hn::Set(df, factor);
   ForEachStep(values, count, 0.0f, [&](const float* at, int64_t i) HWY_ATTR {
     VI indices[kVectors];
     for (int64_t v = 0; v < kVectors; ++v) {
       const VF value = hn::LoadU(df, at + v * kLanes);
       const VF u = by_division ? hn::Div(value, vector_factor) : hn::Mul(value, vector_factor);
-      VI below = hn::Zero(di);
-      for (float threshold : table.thresholds) {
-        // A mask's lanes are -1 where it is true.
-        below = hn::Sub(below,
-                        hn::VecFromMask(di, hn::RebindMask(di, hn::Gt(u, hn::Set(df, threshold)))));
-      }
-      indices[v] = below;
+      indices[v] = CountBelow(table.thresholds, u);
     }
     StorePairs<4, 0>(indices, table.codes, BytesOfStep(i, count), codes + i / 2);
   });
