@@ -18,8 +18,8 @@ struct QuantizeOptions {
   // result is the same bits for any number.
   int threads = 0;
   // kInt4: per group, tries shrinking the range of the values in steps of 2 % down to half and
-  // takes the scale (and zero point) of least squared error, the widest range among equals. About
-  // 25 times the work.
+  // takes the scale (and zero point) of least squared error, the widest range among equals.
+  // Several times slower.
   bool search_scale = false;
 };
 
