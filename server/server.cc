@@ -14,7 +14,9 @@
 
 #include "fmt/format.h"
 #include "nibble/status.h"
+#include "server/checkpoint/quantized.h"
 #include "server/clock/clock.h"
+#include "server/config/checks.h"
 #include "server/devices.h"
 #include "server/executor/engine.h"
 #include "server/health/health_service.h"
@@ -103,6 +105,7 @@ class GrpcServer final : public Server {
  private:
   absl::Status OpenEngine();
   absl::Status OpenListeners();
+  absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> OpenModel(const ModelConfig& model) const;
   absl::Status WritePortFile(int metrics_port) const;
   void ShutDownListeners();
   std::unique_ptr<grpc::Server> Listen(const std::string& address,
@@ -250,11 +253,23 @@ absl::Status GrpcServer::WritePortFile(int metrics_port) const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> GrpcServer::OpenModel(
+    const ModelConfig& model) const {
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Checkpoint> opened,
+                          checkpoint::Checkpoint::Open(model.directory));
+  for (const std::string& element : config_.quantize) {
+    const ModelFormat quantize = SplitQuantize(element);
+    if (quantize.model != model.name) continue;
+    NIBBLE_ASSIGN_OR_RETURN(QuantizeTarget target, ParseQuantizeTarget(quantize.format));
+    return checkpoint::QuantizeOnLoad(std::move(opened), {std::move(target), {}});
+  }
+  return opened;
+}
+
 absl::Status GrpcServer::LoadModels() {
   for (const ModelConfig& model : config_.model) {
     const Clock::TimePoint begin = clock_->Now();
-    NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Checkpoint> opened,
-                            checkpoint::Checkpoint::Open(model.directory));
+    NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Checkpoint> opened, OpenModel(model));
     NIBBLE_ASSIGN_OR_RETURN(const Loaded loaded, LoadCheckpoint(
                                                      *store_, *opened, {model.name, ""},
                                                      [](const LoadProgress&) {}, draining_));

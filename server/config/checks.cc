@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "nibble/quantize.h"
 
 namespace nibble::server {
 namespace {
@@ -123,6 +124,20 @@ Expected CheckModelName(std::string_view text) {
   return fmt::format(
       "a model name of 1 to {} letters, digits and . _ - /, without empty, . or .. parts",
       kMaxModelNameBytes);
+}
+
+ModelFormat SplitQuantize(std::string_view text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string_view::npos) return {text, {}};
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+Expected CheckQuantize(std::string_view text) {
+  const ModelFormat parts = SplitQuantize(text);
+  if (CheckModelName(parts.model)) return "NAME=FORMAT with the name of a configured model";
+  const StatusOr<QuantizeTarget> target = ParseQuantizeTarget(parts.format);
+  if (target.ok()) return std::nullopt;
+  return fmt::format("NAME=FORMAT; {}", MessageOf(target.status()));
 }
 
 HostPort SplitAddress(std::string_view address) {

@@ -18,6 +18,14 @@ Expected CheckBackend(std::string_view text);         // auto, cpu or cuda
 Expected CheckDeviceId(std::string_view text);        // cpu:0, cuda:3
 Expected CheckLogLevel(std::string_view text);        // debug, info, warn or error
 Expected CheckModelName(std::string_view text);       // letters, digits, . _ - and /
+Expected CheckQuantize(std::string_view text);        // NAME=FORMAT
+
+// The parts of a checked NAME=FORMAT.
+struct ModelFormat {
+  std::string_view model;
+  std::string_view format;
+};
+ModelFormat SplitQuantize(std::string_view text);
 
 // The parts of a checked address; the port of unix:PATH is -1 and its host the whole text.
 struct HostPort {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "fmt/format.h"
@@ -32,6 +33,7 @@ class WholeCheck {
           fmt::format("{}", config_.max_batch_rows));
     }
     Devices();
+    Quantize();
   }
 
  private:
@@ -82,6 +84,21 @@ class WholeCheck {
       if (!id.starts_with(config_.backend + ":")) {
         draft_.faults.AddMismatch(
             Where("device"), fmt::format("devices of the backend {}", config_.backend), Quote(id));
+      }
+    }
+  }
+
+  void Quantize() {
+    if (!Sound({"model", "quantize"})) return;
+    std::set<std::string_view> seen;
+    for (const std::string& element : config_.quantize) {
+      const std::string_view name = SplitQuantize(element).model;
+      const bool configured = std::any_of(config_.model.begin(), config_.model.end(),
+                                          [&](const ModelConfig& m) { return m.name == name; });
+      if (!configured) {
+        draft_.faults.AddMismatch(Where("quantize"), "the name of a configured model", Quote(name));
+      } else if (!seen.insert(name).second) {
+        draft_.faults.AddMismatch(Where("quantize"), "each model once", Quote(name));
       }
     }
   }

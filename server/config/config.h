@@ -39,6 +39,9 @@ struct Config {
   // Weights.
   std::string weights_root;        // Load is refused without it
   std::vector<ModelConfig> model;  // --model NAME=DIR, repeated; in a file a map
+  // NAME=FORMAT: what the unquantized layers of configured model NAME become; FORMAT is the text of
+  // nibble::ParseQuantizeTarget.
+  std::vector<std::string> quantize;
   uint64_t max_upload_bytes = uint64_t{8} << 30;
 
   // Limits.

@@ -70,6 +70,12 @@ constexpr auto kOptions = std::to_array<Option>({
      .meaning = "Load every linear layer of the checkpoint in DIR at start, as NAME/LAYER; "
                 "repeatable. In a file: a map of NAME: DIR.",
      .check = CheckModelName},
+    {.key = "quantize",
+     .field = &Config::quantize,
+     .value = "NAME=FORMAT,...",
+     .meaning = "What the unquantized layers of model NAME become as they are loaded, such as "
+                "nf4+nested, int4+group=64, fp8+channel.",
+     .check = CheckQuantize},
     {.key = "max_upload_bytes",
      .field = &Config::max_upload_bytes,
      .value = "BYTES",

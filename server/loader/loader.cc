@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "nibble/quantize.h"
 #include "nibble/status.h"
 
 namespace nibble::server {
@@ -71,8 +70,9 @@ absl::StatusOr<Loaded> LoadCheckpoint(WeightStore& store, const checkpoint::Chec
 }
 
 absl::StatusOr<Loaded> LoadMatrix(WeightStore& store, const ConstMatrixView& matrix,
-                                  const WeightSpec& format, const LoadTarget& target) {
-  NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, Quantize(matrix, format));
+                                  const QuantizeTarget& format, const LoadTarget& target) {
+  NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight,
+                          Quantize(matrix, format.spec, format.options));
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<WeightStore::Transaction> transaction,
                           store.Begin(target.model, {{target.model, weight.spec}}, target.device));
   absl::Status added = transaction->Add(target.model, weight);

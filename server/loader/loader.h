@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nibble/quantize.h"
 #include "nibble/tensor.h"
 #include "nibble/weight.h"
 #include "server/checkpoint/checkpoint.h"
@@ -47,7 +48,7 @@ absl::StatusOr<Loaded> LoadCheckpoint(WeightStore& store, const checkpoint::Chec
 
 // Quantizes `matrix` [N, K] to `format` and makes it ready under the model's name itself.
 absl::StatusOr<Loaded> LoadMatrix(WeightStore& store, const ConstMatrixView& matrix,
-                                  const WeightSpec& format, const LoadTarget& target);
+                                  const QuantizeTarget& format, const LoadTarget& target);
 
 // The directory `path` below `root`, links resolved. kFailedPrecondition without a root, kNotFound
 // when there is no such directory, kPermissionDenied when it lies outside the root.

@@ -1,7 +1,7 @@
 #include "server/service/format_codec.h"
 
-#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "fmt/format.h"
 #include "nibble/status.h"
@@ -51,13 +51,9 @@ v1::WeightState ToWire(WeightState state) {
   return v1::WEIGHT_STATE_UNSPECIFIED;
 }
 
-}  // namespace
-
-absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, int64_t k,
-                                       std::string_view field) {
+// What `format` says of any weight: n and k are not set, and a group may be kWholeColumn.
+absl::StatusOr<WeightSpec> ParseParameters(const v1::FormatSpec& format, std::string_view field) {
   WeightSpec spec;
-  spec.n = n;
-  spec.k = k;
   switch (format.format()) {
     case v1::WEIGHT_FORMAT_DENSE:
       spec.format = Format::kDense;
@@ -82,9 +78,8 @@ absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, 
   if (format.block_size() != 0) spec.block_size = format.block_size();
   spec.nested = format.nested();
   if (spec.format == Format::kInt4) {
-    // A group is never longer than the whole column.
-    spec.group_size = format.group_size() == 0 ? std::min<int64_t>(128, k) : format.group_size();
-    if (format.group_size() == -1) spec.group_size = k;
+    if (format.group_size() != 0) spec.group_size = format.group_size();
+    if (format.group_size() == -1) spec.group_size = kWholeColumn;
     spec.has_zero_points = format.zero_points();
   }
   switch (format.scale_layout()) {
@@ -103,6 +98,52 @@ absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, 
           fmt::format("{}.scale_layout: expected TENSOR, CHANNEL or BLOCK; received {}", field,
                       static_cast<int>(format.scale_layout())));
   }
+  return spec;
+}
+
+constexpr int kMaxPatterns = 256;
+constexpr size_t kMaxPatternBytes = 256;
+absl::StatusOr<std::vector<std::string>> ParsePatterns(
+    const google::protobuf::RepeatedPtrField<std::string>& patterns, std::string_view field) {
+  if (patterns.size() > kMaxPatterns) {
+    return absl::InvalidArgumentError(fmt::format("{}: expected at most {} patterns; received {}",
+                                                  field, kMaxPatterns, patterns.size()));
+  }
+  for (const std::string& pattern : patterns) {
+    if (pattern.empty() || pattern.size() > kMaxPatternBytes) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}: expected patterns of 1 to {} bytes; received one of {}", field,
+                      kMaxPatternBytes, pattern.size()));
+    }
+  }
+  return std::vector<std::string>(patterns.begin(), patterns.end());
+}
+
+}  // namespace
+
+absl::StatusOr<checkpoint::QuantizePlan> ParseQuantization(const v1::Quantization& quantize,
+                                                           std::string_view field) {
+  checkpoint::QuantizePlan plan;
+  NIBBLE_ASSIGN_OR_RETURN(plan.target.spec,
+                          ParseParameters(quantize.format(), fmt::format("{}.format", field)));
+  if (plan.target.spec.format == Format::kDense) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}.format.format: expected NF4, FP4, INT4 or FP8; received DENSE", field));
+  }
+  NIBBLE_RETURN_IF_ERROR(GeometryOf(SpecFor(plan.target, 1, 1, DType::kBF16)).status());
+  plan.target.options.search_scale = quantize.format().search_scale();
+  NIBBLE_ASSIGN_OR_RETURN(plan.filter.include,
+                          ParsePatterns(quantize.include(), fmt::format("{}.include", field)));
+  NIBBLE_ASSIGN_OR_RETURN(plan.filter.exclude,
+                          ParsePatterns(quantize.exclude(), fmt::format("{}.exclude", field)));
+  return plan;
+}
+
+absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, int64_t k,
+                                       std::string_view field) {
+  QuantizeTarget target;
+  NIBBLE_ASSIGN_OR_RETURN(target.spec, ParseParameters(format, field));
+  const WeightSpec spec = SpecFor(target, n, k, target.spec.dtype);
   NIBBLE_RETURN_IF_ERROR(GeometryOf(spec).status());
   return spec;
 }

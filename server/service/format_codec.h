@@ -9,6 +9,7 @@
 #include "nibble/format.h"
 #include "nibble/selector.h"
 #include "nibble/v1/weights.pb.h"
+#include "server/checkpoint/quantized.h"
 #include "server/weight_store/weight_store.h"
 
 namespace nibble::server {
@@ -17,6 +18,10 @@ namespace nibble::server {
 // messages.
 absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, int64_t k,
                                        std::string_view field);
+// What a checkpoint's unquantized layers become. kInvalidArgument: no format or a wrong one, more
+// than 256 patterns, or one of more than 256 bytes.
+absl::StatusOr<checkpoint::QuantizePlan> ParseQuantization(const v1::Quantization& quantize,
+                                                           std::string_view field);
 void ToWire(const WeightSpec& spec, v1::FormatSpec* format);
 void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummary* summary);
 void ToWire(const std::vector<ChoiceRange>& ranges,

@@ -5,7 +5,9 @@
 
 #include "nibble/status.h"
 #include "server/checkpoint/checkpoint.h"
+#include "server/checkpoint/quantized.h"
 #include "server/log/log.h"
+#include "server/service/format_codec.h"
 #include "server/status/status.h"
 
 namespace nibble::server {
@@ -15,8 +17,15 @@ absl::StatusOr<Loaded> LoadCall::LoadAll(const std::string& weights_root,
   NIBBLE_RETURN_IF_ERROR(ValidateWeightName(request.name()));
   NIBBLE_ASSIGN_OR_RETURN(const std::string directory,
                           ResolveBelowRoot(weights_root, request.path()));
-  NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Checkpoint> opened,
+  checkpoint::QuantizePlan plan;
+  if (request.has_quantize()) {
+    NIBBLE_ASSIGN_OR_RETURN(plan, ParseQuantization(request.quantize(), "quantize"));
+  }
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Checkpoint> opened,
                           checkpoint::Checkpoint::Open(directory));
+  if (request.has_quantize()) {
+    NIBBLE_ASSIGN_OR_RETURN(opened, checkpoint::QuantizeOnLoad(std::move(opened), plan));
+  }
   return LoadCheckpoint(
       service_.store, *opened, {request.name(), request.device()},
       [this](const LoadProgress& progress) {

@@ -3,8 +3,10 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "nibble/quantize.h"
 #include "nibble/status.h"
 #include "server/checkpoint/checkpoint.h"
+#include "server/checkpoint/quantized.h"
 #include "server/log/log.h"
 #include "server/service/format_codec.h"
 #include "server/service/tensor_codec.h"
@@ -72,6 +74,10 @@ absl::Status UploadCall::TakeHeader(const v1::UploadHeader& header) {
   }
   switch (header.kind_case()) {
     case v1::UploadHeader::kCheckpoint:
+      if (header.checkpoint().has_quantize()) {
+        NIBBLE_RETURN_IF_ERROR(
+            ParseQuantization(header.checkpoint().quantize(), "checkpoint.quantize").status());
+      }
       break;
     case v1::UploadHeader::kMatrix: {
       NIBBLE_ASSIGN_OR_RETURN(const ConstMatrixView shape,
@@ -182,12 +188,18 @@ absl::StatusOr<Loaded> UploadCall::LoadSpooled() {
     NIBBLE_ASSIGN_OR_RETURN(
         const WeightSpec format,
         ParseFormat(header_.matrix().target(), matrix.rows, matrix.cols, "matrix.target"));
-    return LoadMatrix(service_.store, matrix, format, target);
+    const QuantizeOptions options{.search_scale = header_.matrix().target().search_scale()};
+    return LoadMatrix(service_.store, matrix, {format, options}, target);
   }
-  NIBBLE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<checkpoint::Checkpoint> opened,
-      checkpoint::Checkpoint::FromBytes(mapped.bytes, mapped.keep_alive,
-                                        header_.checkpoint().config_json(), header_.name()));
+  const v1::CheckpointUpload& upload = header_.checkpoint();
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Checkpoint> opened,
+                          checkpoint::Checkpoint::FromBytes(mapped.bytes, mapped.keep_alive,
+                                                            upload.config_json(), header_.name()));
+  if (upload.has_quantize()) {
+    NIBBLE_ASSIGN_OR_RETURN(const checkpoint::QuantizePlan plan,
+                            ParseQuantization(upload.quantize(), "checkpoint.quantize"));
+    NIBBLE_ASSIGN_OR_RETURN(opened, checkpoint::QuantizeOnLoad(std::move(opened), plan));
+  }
   return LoadCheckpoint(
       service_.store, *opened, target, [](const LoadProgress&) {}, cancelled_);
 }

@@ -19,6 +19,7 @@ ARROWS = {
     "kernels/include": [],
     "kernels/core": ["kernels/include"],
     "kernels/cpu": ["kernels/include", "kernels/core"],
+    "kernels/quantize": ["kernels/include", "kernels/core", "kernels/cpu"],
     "kernels/cuda": ["kernels/include", "kernels/core", "kernels/cuda/launch"],
     "kernels/cuda/launch": ["kernels/include", "kernels/core", "kernels/cuda/device"],
     "kernels/cuda/device": [],
@@ -26,9 +27,10 @@ ARROWS = {
     "server/log": [],
     "server/metrics": [],
     "server/status": [],
-    "server/config": ["server/log"],
+    "server/config": ["kernels/include", "server/log"],
     "server/checkpoint": ["kernels/include"],
     "server/batcher": ["server/clock"],
+    "server/tools": ["kernels/include", "server/checkpoint"],
     "server/weight_store": [
         "kernels/include", "server/checkpoint", "server/clock", "server/log", "server/metrics"],
     "server/executor": [
@@ -46,7 +48,7 @@ ARROWS = {
         "server/config", "server/executor", "server/health", "server/loader", "server/log",
         "server/metrics", "server/service", "server/status", "server/weight_store"],
     "client/cpp": ["proto"],
-    "client/cpp/cli": ["proto", "client/cpp", "server/checkpoint/safetensors.h"],
+    "client/cpp/cli": ["proto", "client/cpp", "server/checkpoint/safetensors.h", "server/tools"],
     "tests": [
         "proto", "kernels", "server", "client"],
 }

@@ -37,7 +37,9 @@ void AddWeightCommands(CLI::App& parent, Commands& commands);   // list describe
 void AddUploadCommands(CLI::App& parent, Commands& commands);   // load upload
 void AddLinearCommands(CLI::App& parent, Commands& commands);   // matmul dequant
 void AddQuantCommands(CLI::App& parent, Commands& commands);    // norm-quant silu-mul-quant
+void AddQuantizeCommand(CLI::App& parent, Commands& commands);  // quantize
 void AddServingCommands(CLI::App& parent, Commands& commands);  // health bench
+void AddInspectCommand(CLI::App& parent, Commands& commands);   // inspect
 
 // The whole program: parses `arguments` (without the program's name) and runs the command. 0: done;
 // 1: an error of the server or the client, or a check that failed; 2: wrong usage.

@@ -24,6 +24,26 @@ class FormatFlags {
                  "fp8: what shares a scale. Default tensor");
   }
 
+  // For commands that quantize.
+  void AddSearchTo(CLI::App& app) {
+    app.add_flag("--search-scale", search_scale_,
+                 "int4: search the scale of least squared error for each group; slower");
+  }
+
+  // The format and its parameters in the form of nibbled's --quantize: "nf4+block=64+nested".
+  std::string Text() const {
+    std::string text(FlagName(format_));
+    if (format_ == v1::WEIGHT_FORMAT_NF4 || format_ == v1::WEIGHT_FORMAT_FP4) {
+      text += fmt::format("+block={}{}", block_size_, nested_ ? "+nested" : "");
+    } else if (format_ == v1::WEIGHT_FORMAT_INT4) {
+      text += fmt::format("+group={}{}{}", group_size_, zero_points_ ? "+zero-points" : "",
+                          search_scale_ ? "+search" : "");
+    } else if (format_ == v1::WEIGHT_FORMAT_FP8) {
+      text += fmt::format("+{}", FlagName(scale_layout_));
+    }
+    return text;
+  }
+
   bool given() const { return format_option_->count() > 0; }
 
   // The parameters that the format has.
@@ -36,6 +56,7 @@ class FormatFlags {
     } else if (format_ == v1::WEIGHT_FORMAT_INT4) {
       spec.set_group_size(group_size_);
       spec.set_zero_points(zero_points_);
+      spec.set_search_scale(search_scale_);
     } else if (format_ == v1::WEIGHT_FORMAT_FP8) {
       spec.set_scale_layout(scale_layout_);
     }
@@ -49,6 +70,7 @@ class FormatFlags {
   bool nested_ = false;
   int64_t group_size_ = 128;
   bool zero_points_ = false;
+  bool search_scale_ = false;
   v1::ScaleLayout scale_layout_ = v1::SCALE_LAYOUT_TENSOR;
 };
 

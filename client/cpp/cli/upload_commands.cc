@@ -1,5 +1,5 @@
 #include "client/cpp/cli/command.h"
-#include "client/cpp/cli/format_flags.h"
+#include "client/cpp/cli/quantize_flags.h"
 #include "client/cpp/cli/table.h"
 #include "client/cpp/cli/tensor_file.h"
 #include "fmt/format.h"
@@ -23,7 +23,10 @@ class LoadCommand final : public Command {
         ->add_option("PATH", path_, "Directory, relative to the server's --weights-root")
         ->required();
     app()->add_option("--device", device_, "Device for every weight. Default: by free memory");
+    quantize_.AddTo(*app());
   }
+
+  std::string UsageError() const override { return quantize_.UsageError(); }
 
   absl::StatusOr<int> Run(const Session& session) override {
     auto client = session.Connect();
@@ -32,6 +35,7 @@ class LoadCommand final : public Command {
     request.set_name(name_);
     request.set_path(path_);
     request.set_device(device_);
+    if (const auto quantize = quantize_.Message()) *request.mutable_quantize() = *quantize;
     absl::StatusOr<v1::LoadProgress> last;
     {
       Progress progress(session.io(), "load " + name_);
@@ -59,6 +63,7 @@ class LoadCommand final : public Command {
   std::string name_;
   std::string path_;
   std::string device_;
+  QuantizeFlags quantize_;
 };
 
 class UploadCommand final : public Command {
@@ -76,17 +81,18 @@ class UploadCommand final : public Command {
     matrix_option_ =
         flags.add_option("--matrix", matrix_, "safetensors file that holds the matrix");
     flags.add_option("--tensor", tensor_, "Name of the matrix in --matrix")->capture_default_str();
-    format_.AddTo(flags);
+    quantize_.AddTo(flags);
   }
 
   std::string UsageError() const override {
     const bool checkpoint = checkpoint_option_->count() > 0;
     const bool matrix = matrix_option_->count() > 0;
     if (checkpoint == matrix) return "expected one of --checkpoint and --matrix";
-    if (matrix && !format_.given()) return "--matrix: needs --format";
+    if (matrix && !quantize_.format().given()) return "--matrix: needs --format";
     if (matrix && config_option_->count() > 0) return "--config: needs --checkpoint";
-    if (checkpoint && format_.given()) return "--format: needs --matrix";
-    return "";
+    if (matrix && !quantize_.include().empty()) return "--include: needs --checkpoint";
+    if (matrix && !quantize_.exclude().empty()) return "--exclude: needs --checkpoint";
+    return quantize_.UsageError();
   }
 
   absl::StatusOr<int> Run(const Session& session) override {
@@ -125,6 +131,7 @@ class UploadCommand final : public Command {
       if (!config.ok()) return config.status();
       upload.config_json = *std::move(config);
     }
+    upload.quantize = quantize_.Message();
     return client.UploadCheckpointFile(upload, checkpoint_, on_progress, call);
   }
 
@@ -138,7 +145,7 @@ class UploadCommand final : public Command {
     upload.device = device_;
     upload.dtype = tensor->dtype();
     upload.shape.assign(tensor->shape().begin(), tensor->shape().end());
-    upload.target = format_.Spec();
+    upload.target = quantize_.format().Spec();
     const std::string& data = tensor->data();
     return client.UploadMatrix(upload, std::as_bytes(std::span(data.data(), data.size())),
                                on_progress, call);
@@ -153,7 +160,7 @@ class UploadCommand final : public Command {
   CLI::Option* matrix_option_ = nullptr;
   std::string matrix_;
   std::string tensor_ = "weight";
-  FormatFlags format_;
+  QuantizeFlags quantize_;
 };
 
 }  // namespace

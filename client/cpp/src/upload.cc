@@ -45,6 +45,7 @@ v1::UploadHeader HeaderOf(const CheckpointUploadOptions& upload) {
   header.set_name(upload.name);
   header.set_device(upload.device);
   header.mutable_checkpoint()->set_config_json(upload.config_json);
+  if (upload.quantize) *header.mutable_checkpoint()->mutable_quantize() = *upload.quantize;
   return header;
 }
 

@@ -48,8 +48,9 @@ TEST_F(CliTest, WrongUsageNamesTheFlag) {
 }
 
 TEST_F(CliTest, EveryCommandHasHelp) {
-  for (const char* command : {"list", "describe", "load", "upload", "unload", "matmul", "dequant",
-                              "norm-quant", "silu-mul-quant", "explain", "health", "bench"}) {
+  for (const char* command :
+       {"list", "describe", "load", "upload", "unload", "matmul", "dequant", "norm-quant",
+        "silu-mul-quant", "explain", "health", "bench", "quantize"}) {
     const Outcome outcome = RunBare({command, "--help"});
     EXPECT_EQ(outcome.code, 0) << command;
     EXPECT_THAT(outcome.out, HasSubstr("Usage: nibble " + std::string(command)));

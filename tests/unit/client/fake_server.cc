@@ -119,6 +119,16 @@ std::string FakeServer::authorization() const {
   return authorization_;
 }
 
+std::vector<v1::LoadRequest> FakeServer::loads() const {
+  std::lock_guard lock(mutex_);
+  return loads_;
+}
+
+void FakeServer::NoteLoad(const v1::LoadRequest& request) {
+  std::lock_guard lock(mutex_);
+  loads_.push_back(request);
+}
+
 std::vector<ReceivedUpload> FakeServer::uploads() const {
   std::lock_guard lock(mutex_);
   return uploads_;

@@ -75,6 +75,7 @@ class FakeServer {
   // The authorization header of the last call.
   std::string authorization() const;
   std::vector<ReceivedUpload> uploads() const;
+  std::vector<v1::LoadRequest> loads() const;
 
   // For the services.
   grpc::Status Enter(const std::string& method, const grpc::ServerContextBase& context);
@@ -85,6 +86,7 @@ class FakeServer {
   void NoteHeld();
   void NoteCancelled();
   void NoteUpload(ReceivedUpload upload);
+  void NoteLoad(const v1::LoadRequest& request);
   bool reversed() const;
   std::vector<grpc::health::v1::HealthCheckResponse::ServingStatus> health() const;
 
@@ -97,6 +99,7 @@ class FakeServer {
   std::map<std::string, int> calls_;
   std::map<std::string, std::deque<grpc::Status>> failures_;
   std::vector<ReceivedUpload> uploads_;
+  std::vector<v1::LoadRequest> loads_;
   std::vector<grpc::health::v1::HealthCheckResponse::ServingStatus> health_;
   std::string authorization_;
   bool hold_ = false;

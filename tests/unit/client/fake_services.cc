@@ -193,6 +193,7 @@ grpc::Status FakeLinear::SiluMulQuant(grpc::ServerContext* context,
 grpc::Status FakeWeights::Load(grpc::ServerContext* context, const v1::LoadRequest* request,
                                grpc::ServerWriter<v1::LoadProgress>* writer) {
   if (grpc::Status status = server_.Enter("Load", *context); !status.ok()) return status;
+  server_.NoteLoad(*request);
   for (int layer = 1; layer <= 2; ++layer) {
     v1::LoadProgress progress;
     progress.set_bytes_done(512 * layer);

@@ -132,7 +132,7 @@ TEST_F(LoaderTest, AMatrixIsQuantizedUnderItsName) {
   format.k = 3;
   format.group_size = 3;
   const auto loaded =
-      LoadMatrix(store_, MakeConstView(values.data(), DType::kF32, 2, 3), format, {"up", ""});
+      LoadMatrix(store_, MakeConstView(values.data(), DType::kF32, 2, 3), {format, {}}, {"up", ""});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_THAT(loaded->weights, ElementsAre("up"));
   EXPECT_EQ(store_.Acquire("up").value()->weight().spec().format, Format::kInt4);

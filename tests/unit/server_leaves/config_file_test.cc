@@ -284,6 +284,7 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   config.cpu_memory_bytes = 12345;
   config.weights_root = "true";
   config.model = {{"b", "/z"}, {"7", " lead"}, {"a/b", "é"}};
+  config.quantize = {"b=nf4+nested", "a/b=fp8"};
   config.max_upload_bytes = uint64_t{1} << 40;
   config.max_message_bytes = 2047;
   config.max_batch_rows = 17;
@@ -306,6 +307,7 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   EXPECT_EQ(ToYaml(*read), yaml);
   EXPECT_EQ(read->port_file, config.port_file);
   EXPECT_EQ(read->device, config.device);
+  EXPECT_EQ(read->quantize, config.quantize);
   EXPECT_EQ(read->cpu_memory_bytes, config.cpu_memory_bytes);
   EXPECT_EQ(read->max_upload_bytes, config.max_upload_bytes);
   EXPECT_EQ(read->drain_grace_ms, 0);

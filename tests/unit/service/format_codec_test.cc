@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "nibble/status.h"
+
 namespace nibble::server {
 namespace {
 
@@ -58,6 +60,44 @@ TEST(FormatCodec, SpecsSurviveTheWire) {
     ToWire(*parsed, &wire);
     EXPECT_EQ(*ParseFormat(wire, 64, 256, "f"), *parsed);
   }
+}
+
+TEST(FormatCodec, QuantizationsNameTheirTargetAndLayers) {
+  v1::Quantization wire;
+  wire.mutable_format()->set_format(v1::WEIGHT_FORMAT_INT4);
+  wire.mutable_format()->set_group_size(-1);
+  wire.mutable_format()->set_search_scale(true);
+  wire.add_include("*.mlp.*");
+  wire.add_exclude("lm_head");
+  const auto plan = ParseQuantization(wire, "quantize");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(ToString(plan->target), "int4+group=-1+search");
+  EXPECT_EQ(plan->filter.include, std::vector<std::string>{"*.mlp.*"});
+  EXPECT_EQ(plan->filter.exclude, std::vector<std::string>{"lm_head"});
+  wire.mutable_format()->set_group_size(0);
+  EXPECT_EQ(ToString(ParseQuantization(wire, "quantize")->target), "int4+group=128+search");
+}
+
+TEST(FormatCodec, QuantizationsAreChecked) {
+  const auto error = [](const v1::Quantization& wire) {
+    const auto plan = ParseQuantization(wire, "quantize");
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(MessageOf(plan.status()));
+  };
+  v1::Quantization wire;
+  EXPECT_NE(error(wire).find("quantize.format.format: expected"), std::string::npos);
+  wire.mutable_format()->set_format(v1::WEIGHT_FORMAT_DENSE);
+  EXPECT_NE(error(wire).find("received DENSE"), std::string::npos);
+  wire.mutable_format()->set_format(v1::WEIGHT_FORMAT_NF4);
+  wire.add_include("");
+  EXPECT_NE(error(wire).find("quantize.include: expected patterns of 1 to 256 bytes"),
+            std::string::npos);
+  wire.clear_include();
+  wire.add_exclude(std::string(257, '*'));
+  EXPECT_NE(error(wire).find("quantize.exclude: expected patterns"), std::string::npos);
+  wire.clear_exclude();
+  for (int i = 0; i < 257; ++i) wire.add_include("a");
+  EXPECT_NE(error(wire).find("at most 256 patterns; received 257"), std::string::npos);
 }
 
 }  // namespace

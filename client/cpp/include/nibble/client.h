@@ -126,6 +126,8 @@ struct CheckpointUploadOptions {
   std::string device{};  // empty: by free memory
   // config.json of the checkpoint; may be empty for bitsandbytes and dense layers.
   std::string config_json{};
+  // What unquantized layers become; they stay dense without it.
+  std::optional<v1::Quantization> quantize{};
 };
 
 struct MatrixUploadOptions {

@@ -1,6 +1,6 @@
 // Random matrices and readers of canonical parts for the quantizer's tests.
-#ifndef NIBBLE_TESTS_UNIT_KERNELS_CORE_QUANTIZE_FIXTURE_H_
-#define NIBBLE_TESTS_UNIT_KERNELS_CORE_QUANTIZE_FIXTURE_H_
+#ifndef NIBBLE_TESTS_UNIT_KERNELS_QUANTIZE_FIXTURE_H_
+#define NIBBLE_TESTS_UNIT_KERNELS_QUANTIZE_FIXTURE_H_
 
 #include <cstdint>
 #include <random>
@@ -69,4 +69,4 @@ inline float ScaleAt(const CanonicalWeight& weight, int64_t index) {
 
 }  // namespace nibble
 
-#endif  // NIBBLE_TESTS_UNIT_KERNELS_CORE_QUANTIZE_FIXTURE_H_
+#endif  // NIBBLE_TESTS_UNIT_KERNELS_QUANTIZE_FIXTURE_H_

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nibble/quantize.h"
-#include "tests/unit/kernels/core/quantize_fixture.h"
+#include "tests/unit/kernels/quantize/fixture.h"
 
 namespace nibble {
 namespace {

@@ -1,9 +1,10 @@
-#include "kernels/core/dynamic_map.h"
+#include "kernels/quantize/dynamic_map.h"
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-namespace nibble::core {
+namespace nibble::quantize {
 namespace {
 
 constexpr int kDecades = 7;
@@ -36,6 +37,21 @@ DynamicMap Build() {
   return map;
 }
 
+constexpr float kLastCell = 65535.0f;
+
+// The code of each cell's centre.
+std::vector<uint8_t> BuildCodes() {
+  const DynamicMap& map = SignedDynamicMap();
+  std::vector<uint8_t> codes;
+  size_t code = 0;
+  for (float cell = 0.0f; cell <= kLastCell; cell += 1.0f) {
+    const float centre = 2.0f * cell / kLastCell - 1.0f;
+    while (code < 255 && centre > (map[code] + map[code + 1]) * 0.5f) ++code;
+    codes.push_back(static_cast<uint8_t>(code));
+  }
+  return codes;
+}
+
 }  // namespace
 
 const DynamicMap& SignedDynamicMap() {
@@ -43,14 +59,10 @@ const DynamicMap& SignedDynamicMap() {
   return map;
 }
 
-uint8_t NearestEntry(const DynamicMap& map, float value) {
-  const auto above = std::lower_bound(map.begin(), map.end(), value);
-  if (above == map.begin()) return 0;
-  const auto index = static_cast<uint8_t>(above - map.begin() - 1);
-  if (above == map.end()) return index;
-  const double to_below = static_cast<double>(value) - map[index];
-  const double to_above = static_cast<double>(*above) - value;
-  return to_below <= to_above ? index : static_cast<uint8_t>(index + 1);
+uint8_t DynamicCode(float u) {
+  static const std::vector<uint8_t> codes = BuildCodes();
+  const float clamped = u > -1.0f ? std::min(u, 1.0f) : -1.0f;  // NaN too
+  return codes[static_cast<size_t>((clamped + 1.0f) * 0.5f * kLastCell + 0.5f)];
 }
 
-}  // namespace nibble::core
+}  // namespace nibble::quantize
