@@ -14,6 +14,7 @@
 
 #include "fmt/format.h"
 #include "nibble/status.h"
+#include "server/allocator/allocator.h"
 #include "server/clock/clock.h"
 #include "server/devices.h"
 #include "server/executor/engine.h"
@@ -120,6 +121,8 @@ class GrpcServer final : public Server {
   std::unique_ptr<StoreMetrics> store_metrics_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<BufferPool> results_;
+  std::unique_ptr<SharedRegions> shared_memory_;  // null: not allowed
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<LinearService> linear_;
   std::unique_ptr<WeightsService> weights_;
@@ -135,6 +138,12 @@ class GrpcServer final : public Server {
 absl::Status GrpcServer::Open() {
   gpr_set_log_function(&WriteGrpcLog);
   NIBBLE_RETURN_IF_ERROR(OpenEngine());
+  BufferPool::Options pool;
+  pool.on_idle = &ReleaseFreeMemory;
+  results_ = std::make_unique<BufferPool>(std::move(pool), *clock_);
+  if (config_.allow_shared_memory) {
+    shared_memory_ = std::make_unique<SharedRegions>(config_.max_shared_memory_bytes);
+  }
   AuthTokens tokens;
   if (!config_.data_token_file.empty()) {
     NIBBLE_ASSIGN_OR_RETURN(tokens.data, TokenSet::FromFile(config_.data_token_file));
@@ -147,6 +156,9 @@ absl::Status GrpcServer::Open() {
                                                                 *clock_,
                                                                 *metrics_,
                                                                 std::move(tokens),
+                                                                *results_,
+                                                                shared_memory_.get(),
+                                                                config_.enable_echo,
                                                                 config_.max_message_bytes,
                                                                 {2 * config_.max_queue_bytes}});
   linear_ = std::make_unique<LinearService>(*context_);

@@ -41,6 +41,13 @@ struct Config {
   std::vector<ModelConfig> model;  // --model NAME=DIR, repeated; in a file a map
   uint64_t max_upload_bytes = uint64_t{8} << 30;
 
+  // Callers on the same host.
+  bool allow_shared_memory = false;
+  uint64_t max_shared_memory_bytes = uint64_t{1} << 30;  // of all regions together
+
+  // Measuring.
+  bool enable_echo = false;
+
   // Limits.
   uint64_t max_message_bytes = uint64_t{256} << 20;
   int64_t max_batch_rows = 1024;

@@ -1,7 +1,6 @@
 #include "server/service/call.h"
 
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "fmt/format.h"
@@ -97,10 +96,11 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline
 
 void UnaryCall::End(const absl::Status& status) {
   meter_.Finished(status);
-  if (!status.ok()) {
+  if (status.ok()) {
+    *response_ = Encode();
+  } else {
     // Sending the status can take as long as the caller likes: not with the memory of a reply.
-    const std::unique_ptr<google::protobuf::Message> empty(response_->New());
-    response_->GetReflection()->Swap(response_, empty.get());
+    Drop();
   }
   Finish(ToGrpcStatus(status));
 }

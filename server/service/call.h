@@ -17,6 +17,7 @@
 #include "server/service/byte_budget.h"
 #include "server/service/call_tracker.h"
 #include "server/service/requests.h"
+#include "server/service/shared_memory.h"
 
 namespace nibble::server {
 
@@ -27,6 +28,9 @@ struct ServiceContext {
   Clock& clock;
   Metrics& metrics;
   AuthTokens tokens;
+  BufferPool& results;
+  SharedRegions* shared_memory = nullptr;  // null: callers may not attach memory
+  bool enable_echo = false;
   uint64_t max_message_bytes = 0;
   // Of the requests and replies of unary calls, from acceptance until the reply is sent.
   ByteBudget held{UINT64_MAX};
@@ -66,26 +70,31 @@ void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t devi
               const WeightHandle& weight, v1::ExecutionInfo* info);
 
 // One unary call. It deletes itself when gRPC is done with it.
-class UnaryCall final : public grpc::ServerUnaryReactor {
+class UnaryCall : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(ServiceContext& service, RpcMetrics* rpc, google::protobuf::Message* response)
+  UnaryCall(ServiceContext& service, RpcMetrics* rpc, grpc::ByteBuffer* response)
       : service_(service), live_(service.calls), meter_(service, rpc), response_(response) {}
   ~UnaryCall() override { service_.held.Give(held_bytes_); }
-
-  // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
-  // reactor is handed to gRPC.
-  void Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline, v1::ExecutionInfo* info);
 
   void OnCancel() override;
   void OnDone() override { delete this; }
 
+ protected:
+  // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
+  // reactor is handed to gRPC.
+  void Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline, v1::ExecutionInfo* info);
+
  private:
+  // The reply, after a success. Once.
+  virtual grpc::ByteBuffer Encode() = 0;
+  // Frees what the call holds, after a failure.
+  virtual void Drop() = 0;
   void End(const absl::Status& status);
 
   ServiceContext& service_;
   const CallTracker::Live live_;
   RequestMeter meter_;
-  google::protobuf::Message* const response_;
+  grpc::ByteBuffer* const response_;
   size_t device_index_ = 0;
   uint64_t held_bytes_ = 0;
   std::optional<Batcher::Ticket> ticket_;
