@@ -2,6 +2,7 @@
 #include "server/service/wire_split.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -80,9 +81,9 @@ std::string RandomBytes(std::mt19937& random, size_t most) {
   return bytes;
 }
 
-// Any field of any number, well-formed on its own.
+// A field that neither a request nor a tensor has, well-formed.
 void AppendUnknown(std::mt19937& random, std::string* out) {
-  const auto field = static_cast<uint32_t>(random() % 40 + 1);
+  const auto field = static_cast<uint32_t>(random() % 40 + 16);
   switch (random() % 4) {
     case 0:
       AppendTag(field, 0, out);
@@ -166,6 +167,7 @@ TEST(WireSplit, AgreesWithProtobufOnWellFormedMessages) {
 }
 
 TEST(WireSplit, AgreesWithProtobufOnDamagedMessages) {
+  const google::protobuf::LogSilencer silencer;
   std::mt19937 random(2);
   int split = 0;
   for (int i = 0; i < 60000; ++i) {
@@ -179,6 +181,7 @@ TEST(WireSplit, AgreesWithProtobufOnDamagedMessages) {
 }
 
 TEST(WireSplit, AgreesWithProtobufOnNoise) {
+  const google::protobuf::LogSilencer silencer;
   std::mt19937 random(3);
   for (int i = 0; i < 60000; ++i) ExpectSameAsProtobuf(RandomBytes(random, 12), random);
 }
@@ -202,9 +205,9 @@ TEST(WireSplit, TheLastDataCountsAcrossTheTensorsParts) {
   second.mutable_x()->set_data("second");
   v1::MatmulRequest shape_alone;
   shape_alone.mutable_x()->add_shape(6);
-  const auto split = Split(
-      first.SerializeAsString() + second.SerializeAsString() + shape_alone.SerializeAsString(),
-      {.tensors = kTensors});
+  const std::string wire =
+      first.SerializeAsString() + second.SerializeAsString() + shape_alone.SerializeAsString();
+  const auto split = Split(wire, {.tensors = kTensors});
   ASSERT_TRUE(split.has_value());
   EXPECT_EQ(Text(split->data[0]), "second");
 }
@@ -213,7 +216,8 @@ TEST(WireSplit, BytesFieldsAreTakenOut) {
   v1::EchoRequest request;
   request.set_payload("payload");
   request.set_response_bytes(9);
-  const auto split = Split(request.SerializeAsString(), {.bytes = kPayload});
+  const std::string wire = request.SerializeAsString();
+  const auto split = Split(wire, {.bytes = kPayload});
   ASSERT_TRUE(split.has_value());
   EXPECT_EQ(Text(split->data[0]), "payload");
   v1::EchoRequest fields;
