@@ -167,6 +167,14 @@ void Batcher::Impl::Cancel(Ticket ticket) {
   });
 }
 
+void Batcher::Impl::CancelSoon(Ticket ticket) {
+  std::lock_guard lock(mutex_);
+  if (closed_ || !requests_.contains(ticket)) return;
+  clock_.RunAt(clock_.Now(), [weak = weak_from_this(), ticket] {
+    if (const std::shared_ptr<Impl> self = weak.lock()) self->Cancel(ticket);
+  });
+}
+
 void Batcher::Impl::StopAccepting() {
   Enter([&](Ended&) { accepting_ = false; });
 }
@@ -257,6 +265,7 @@ absl::StatusOr<Batcher::Ticket> Batcher::Submit(Work work) {
   return impl_->Submit(std::move(work));
 }
 void Batcher::Cancel(Ticket ticket) { impl_->Cancel(ticket); }
+void Batcher::CancelSoon(Ticket ticket) { impl_->CancelSoon(ticket); }
 void Batcher::StopAccepting() { impl_->StopAccepting(); }
 void Batcher::FailQueued(const absl::Status& status) { impl_->FailQueued(status); }
 int64_t Batcher::queued_rows() const { return impl_->queued_rows(); }

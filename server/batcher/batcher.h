@@ -140,6 +140,8 @@ class Batcher {
   // Ends the request with kCancelled: at once when no piece of it is in flight, else when the
   // pieces in flight are done. Does nothing for a ticket that has ended.
   void Cancel(Ticket ticket);
+  // The same, on the clock's thread: for a caller that must not run callbacks.
+  void CancelSoon(Ticket ticket);
 
   // Refuses new work from now on; what was accepted goes on, and is no longer held for
   // max_queue_delay.

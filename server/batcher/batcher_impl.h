@@ -52,6 +52,7 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   void Close();
   absl::StatusOr<Ticket> Submit(Work work);
   void Cancel(Ticket ticket);
+  void CancelSoon(Ticket ticket);
   void StopAccepting();
   void FailQueued(const absl::Status& status);
   int64_t queued_rows() const {

@@ -106,9 +106,10 @@ void UnaryCall::End(const absl::Status& status) {
 }
 
 // gRPC calls this only after the handler has returned the reactor, so the ticket is in place, and
-// calls OnDone only after it.
+// calls OnDone only after it. The thread may hold the lock of a stream, which the batcher's
+// callbacks want.
 void UnaryCall::OnCancel() {
-  if (ticket_) service_.engine.batcher(device_index_).Cancel(*ticket_);
+  if (ticket_) service_.engine.batcher(device_index_).CancelSoon(*ticket_);
 }
 
 }  // namespace nibble::server

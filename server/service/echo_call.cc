@@ -61,14 +61,16 @@ absl::Status Answer(const ServiceContext& service, const grpc::CallbackServerCon
 
 }  // namespace
 
-EchoCall::EchoCall(ServiceContext& service, RpcMetrics* rpc,
-                   const grpc::CallbackServerContext& context, const grpc::ByteBuffer& wire,
-                   grpc::ByteBuffer* response)
-    : live_(service.calls) {
+grpc::ServerUnaryReactor* AnswerEcho(ServiceContext& service, RpcMetrics* rpc,
+                                     grpc::CallbackServerContext& context,
+                                     const grpc::ByteBuffer& wire, grpc::ByteBuffer* response) {
+  const CallTracker::Live live(service.calls);
   RequestMeter meter(service, rpc);
   const absl::Status status = Answer(service, context, wire, response);
   meter.Finished(status);
-  Finish(ToGrpcStatus(status));
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
 }
 
 }  // namespace nibble::server

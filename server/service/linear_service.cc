@@ -100,7 +100,7 @@ LinearService::AttachMemory(grpc::CallbackServerContext* context) {
 grpc::ServerUnaryReactor* LinearService::Echo(grpc::CallbackServerContext* context,
                                               const grpc::ByteBuffer* request,
                                               grpc::ByteBuffer* response) {
-  return new EchoCall(service_, echo_metrics_, *context, *request, response);
+  return AnswerEcho(service_, echo_metrics_, *context, *request, response);
 }
 
 }  // namespace nibble::server

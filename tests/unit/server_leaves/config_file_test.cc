@@ -43,7 +43,7 @@ TEST(ConfigFileTest, YamlSetsEveryKindOfOption) {
   const absl::StatusOr<Config> config = Parse({file.flag()});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->config, file.path());
-  EXPECT_EQ(config->listen, "127.0.0.1:7");
+  EXPECT_THAT(config->listen, ElementsAre("127.0.0.1:7"));
   EXPECT_EQ(config->control_listen, "[::1]:8");
   EXPECT_EQ(config->max_batch_rows, 32);
   EXPECT_EQ(config->max_queue_bytes, 64u << 20);
@@ -72,7 +72,7 @@ TEST(ConfigFileTest, JsonIsTaken) {
     const ConfigFile file(json);
     const absl::StatusOr<Config> config = Parse({file.flag()});
     ASSERT_TRUE(config.ok()) << config.status() << json;
-    EXPECT_EQ(config->listen, "h:1");
+    EXPECT_THAT(config->listen, ElementsAre("h:1"));
     EXPECT_EQ(config->max_batch_rows, 2);
     EXPECT_THAT(config->device, ElementsAre("cpu:0"));
     ASSERT_THAT(config->model, SizeIs(1));
@@ -273,7 +273,7 @@ TEST(ConfigFileTest, RandomFilesEndInAnAnswer) {
 
 TEST(ConfigFileTest, ToYamlIsReadBack) {
   Config config;
-  config.listen = "unix:/run/a \"b\".sock";
+  config.listen = {"unix:/run/a \"b\".sock", "h:1"};
   config.control_listen = "[::1]:9";
   config.metrics_listen = "";
   config.port_file = std::string("line\nbreak\t\x01\x7f\xc2\x85\xe2\x80\xa8\xef\xbb\xbf: # '\\");

@@ -27,7 +27,7 @@ TEST(ConfigTest, NothingGivenMeansTheDefaults) {
   const absl::StatusOr<Config> config = Parse({});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(ToYaml(*config), ToYaml(Config()));
-  EXPECT_EQ(config->listen, "0.0.0.0:50051");
+  EXPECT_THAT(config->listen, ElementsAre("0.0.0.0:50051"));
   EXPECT_FALSE(config->check_config);
 }
 
@@ -37,7 +37,7 @@ TEST(ConfigTest, FlagsTakeTheirValueAfterEqualsOrNext) {
              "--cpu-devices", "2", "--log-level=debug", "--check-config",
              "--metrics-listen=", "--weights-root=a=b", "--cpu-memory-bytes=1536MiB"});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->listen, "127.0.0.1:1");
+  EXPECT_THAT(config->listen, ElementsAre("127.0.0.1:1"));
   EXPECT_EQ(config->max_batch_rows, 64);
   EXPECT_EQ(config->max_queue_delay_us, 5);
   EXPECT_EQ(config->cpu_devices, 2);
