@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "absl/synchronization/mutex.h"
 #include "fmt/format.h"
 #include "nibble/status.h"
 
@@ -63,6 +64,7 @@ absl::StatusOr<Listener> Listen(const std::string& flag, const std::vector<std::
                                 const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                 const std::vector<grpc::Service*>& services,
                                 const ListenerOptions& options) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   grpc::ServerBuilder builder;
   std::vector<int> ports(addresses.size(), 0);
   for (size_t i = 0; i < addresses.size(); ++i) {

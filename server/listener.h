@@ -32,6 +32,8 @@ struct Listener {
 // addresses in messages, which say which of them failed:
 //   kUnavailable      an address is in use or not this machine's
 //   kInvalidArgument  a Unix path where something else lies
+// Turns off, for the whole process, the deadlock detector of the library's mutexes, which a
+// distribution may build in and which takes a twentieth of a small call.
 absl::StatusOr<Listener> Listen(const std::string& flag, const std::vector<std::string>& addresses,
                                 const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                 const std::vector<grpc::Service*>& services,

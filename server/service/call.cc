@@ -38,7 +38,7 @@ void RequestMeter::Finished(const absl::Status& status) {
 
 std::optional<Batcher::Ticket> SubmitPrepared(ServiceContext& service, Prepared prepared,
                                               Clock::TimePoint deadline,
-                                              std::function<void(const Outcome&)> done) {
+                                              const std::function<void(const Outcome&)>& done) {
   if (prepared.weight != nullptr) {
     prepared.weight->counters().requests.fetch_add(1, std::memory_order_relaxed);
   }

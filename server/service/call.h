@@ -64,7 +64,7 @@ class RequestMeter {
 // under way.
 std::optional<Batcher::Ticket> SubmitPrepared(ServiceContext& service, Prepared prepared,
                                               Clock::TimePoint deadline,
-                                              std::function<void(const Outcome&)> done);
+                                              const std::function<void(const Outcome&)>& done);
 
 void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t device_index,
               const WeightHandle& weight, v1::ExecutionInfo* info);

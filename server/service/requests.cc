@@ -88,12 +88,11 @@ absl::Status CheckActivation(const WeightSpec& spec, DType x, QuantMode activati
   return absl::OkStatus();
 }
 
-absl::Status CheckColumns(std::string_view field, int64_t expected, int64_t received,
-                          std::string_view why) {
-  if (expected == received) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{}.shape: expected {} as the last dimension ({}); received {}", field, expected,
-                  why, received));
+absl::Status CheckColumns(const WeightSpec& spec, std::string_view weight, const WireMatrix& x) {
+  if (x.cols == spec.k) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "x.shape: expected {} as the last dimension (weight '{}' is {} x {}); received {}", spec.k,
+      weight, spec.n, spec.k, x.cols));
 }
 
 absl::Status CheckActivationType(const WireMatrix& x) {
@@ -178,9 +177,7 @@ absl::StatusOr<Prepared> RequestBuilder::Matmul(const TensorRequest<v1::MatmulRe
       const TensorInput input,
       memory_.Read(request.x(), received.data.Of(v1::MatmulRequest::kXFieldNumber), "x", *job));
   const WireMatrix& x = input.matrix;
-  NIBBLE_RETURN_IF_ERROR(
-      CheckColumns("x", spec.k, x.cols,
-                   fmt::format("weight '{}' is {} x {}", request.weight(), spec.n, spec.k)));
+  NIBBLE_RETURN_IF_ERROR(CheckColumns(spec, request.weight(), x));
   MatmulOptions options;
   options.x = x.dtype;
   NIBBLE_ASSIGN_OR_RETURN(options.activation,

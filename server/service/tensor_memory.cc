@@ -39,8 +39,7 @@ absl::StatusOr<TensorInput> TensorMemory::Read(const v1::Tensor& tensor,
       return absl::InvalidArgumentError(
           fmt::format("{}: expected data or shared; received both", name));
     }
-    NIBBLE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
-                            Slice(tensor.shared(), fmt::format("{}.shared", name), job));
+    NIBBLE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Slice(tensor.shared(), name, job));
     input.data = ByteSpans(bytes);
   }
   NIBBLE_ASSIGN_OR_RETURN(input.matrix, ParseMatrix(tensor, input.data.size(), name));
