@@ -172,7 +172,8 @@ Request* RequestQueue::NewestOverShare(double share) const {
   const Caller* most = nullptr;
   for (const auto& [id, caller] : callers_) {
     const double held = Share(caller.rows, caller.bytes);
-    if (held > share) {
+    const bool newer = most != nullptr && caller.newest->ticket > most->newest->ticket;
+    if (held > share || (held == share && newer)) {
       share = held;
       most = &caller;
     }

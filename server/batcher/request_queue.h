@@ -107,7 +107,7 @@ class RequestQueue {
   // larger.
   double ShareWith(const Work& more) const;
   // The newest request without a row handed out of the caller that holds most, where that is more
-  // than `share`; else null.
+  // than `share`; else null. Of callers that hold the same, the one with the newest request.
   Request* NewestOverShare(double share) const;
 
  private:
