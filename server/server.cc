@@ -145,16 +145,18 @@ absl::Status GrpcServer::Open() {
   if (!config_.control_token_file.empty()) {
     NIBBLE_ASSIGN_OR_RETURN(tokens.control, TokenSet::FromFile(config_.control_token_file));
   }
-  context_ = std::unique_ptr<ServiceContext>(new ServiceContext{*store_,
-                                                                *engine_,
-                                                                *clock_,
-                                                                *metrics_,
-                                                                std::move(tokens),
-                                                                *results_,
-                                                                shared_memory_.get(),
-                                                                config_.enable_echo,
-                                                                config_.max_message_bytes,
-                                                                {2 * config_.max_queue_bytes}});
+  context_ =
+      std::unique_ptr<ServiceContext>(new ServiceContext{*store_,
+                                                         *engine_,
+                                                         *clock_,
+                                                         *metrics_,
+                                                         std::move(tokens),
+                                                         *results_,
+                                                         shared_memory_.get(),
+                                                         config_.enable_echo,
+                                                         config_.max_message_bytes,
+                                                         {2 * config_.max_queue_bytes},
+                                                         {config_.max_concurrent_upload_bytes}});
   linear_ = std::make_unique<LinearService>(*context_);
   weights_ = std::make_unique<WeightsService>(
       *context_, WeightsOptions{config_.weights_root, config_.max_upload_bytes});

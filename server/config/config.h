@@ -40,6 +40,7 @@ struct Config {
   std::string weights_root;        // Load is refused without it
   std::vector<ModelConfig> model;  // --model NAME=DIR, repeated; in a file a map
   uint64_t max_upload_bytes = uint64_t{8} << 30;
+  uint64_t max_concurrent_upload_bytes = uint64_t{16} << 30;  // of all under way together
 
   // Callers on the same host.
   bool allow_shared_memory = false;

@@ -16,6 +16,17 @@ absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase&
   return Authorize(context, service.tokens, plane);
 }
 
+uint64_t CallerOf(const ServiceContext& service, const grpc::ServerContextBase& context) {
+  if (!service.tokens.data.empty()) {
+    const auto& metadata = context.client_metadata();
+    const auto found = metadata.find("authorization");
+    if (found != metadata.end()) {
+      return std::hash<std::string_view>()({found->second.data(), found->second.size()});
+    }
+  }
+  return std::hash<std::string>()(context.peer());
+}
+
 Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::TimePoint::max();
@@ -67,7 +78,7 @@ void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t devi
   if (weight != nullptr) info->set_weight_version(weight->version());
 }
 
-void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline,
+void UnaryCall::Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContextBase& context,
                     v1::ExecutionInfo* info) {
   if (!prepared.ok()) {
     End(prepared.status());
@@ -83,6 +94,8 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline
     return;
   }
   held_bytes_ = prepared->work.bytes;
+  prepared->work.caller = CallerOf(service_, context);
+  const Clock::TimePoint deadline = DeadlineOf(context, service_.clock);
   device_index_ = prepared->device_index;
   WeightHandle weight = prepared->weight;
   ticket_ = SubmitPrepared(service_, *std::move(prepared), deadline,

@@ -34,6 +34,8 @@ struct ServiceContext {
   uint64_t max_message_bytes = 0;
   // Of the requests and replies of unary calls, from acceptance until the reply is sent.
   ByteBudget held{UINT64_MAX};
+  // Of the uploads under way, as they announce themselves.
+  ByteBudget uploads{UINT64_MAX};
   RejectionMetrics* queue_full = metrics.Rejection("queue_full");
   // Set once, before the listener closes: new requests are answered with kUnavailable.
   std::atomic<bool> draining{false};
@@ -43,6 +45,10 @@ struct ServiceContext {
 // kUnavailable while draining, else what Authorize says.
 absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase& context,
                    Plane plane);
+
+// Who a call is from, for shares of the queue: the holder of its token where the data plane asks
+// for one, else the connection it came on. After Admit.
+uint64_t CallerOf(const ServiceContext& service, const grpc::ServerContextBase& context);
 
 // The call's deadline on the server's clock; TimePoint::max() without one.
 Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock);
@@ -82,7 +88,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  protected:
   // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
   // reactor is handed to gRPC.
-  void Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline, v1::ExecutionInfo* info);
+  void Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContextBase& context,
+           v1::ExecutionInfo* info);
 
  private:
   // The reply, after a success. Once.

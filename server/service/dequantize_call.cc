@@ -13,7 +13,8 @@ DequantizeCall::DequantizeCall(ServiceContext& service, const RequestBuilder& bu
       builder_(builder),
       live_(service.calls),
       meter_(service, rpc),
-      deadline_(DeadlineOf(context, service.clock)) {
+      deadline_(DeadlineOf(context, service.clock)),
+      caller_(CallerOf(service, context)) {
   absl::Status status = Admit(service, context, Plane::kData);
   TensorRequest<v1::DequantizeRequest> request;
   if (status.ok()) status = request.Parse(wire);
@@ -46,6 +47,7 @@ void DequantizeCall::NextChunk() {
   Work work = std::move(prepared->work);
   chunk_rows_ = work.rows;
   work.deadline = deadline_;
+  work.caller = caller_;
   work.done = [this](const Outcome& outcome) { ChunkDone(outcome); };
   absl::Status refused;
   {

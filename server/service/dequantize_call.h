@@ -28,6 +28,7 @@ class DequantizeCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   const CallTracker::Live live_;
   RequestMeter meter_;
   const Clock::TimePoint deadline_;
+  const uint64_t caller_;
   RequestBuilder::DequantizeRange range_;
   size_t device_index_ = 0;
   int64_t next_row_ = 0;

@@ -24,7 +24,7 @@ class TensorCall final : public UnaryCall {
     if (status.ok()) status = request_.Parse(wire);
     Run(status.ok() ? (builder.*build)(request_, &reply_)
                     : absl::StatusOr<Prepared>(std::move(status)),
-        DeadlineOf(context, service.clock), reply_.fields.mutable_info());
+        context, reply_.fields.mutable_info());
   }
 
  private:

@@ -18,6 +18,7 @@ MatmulStreamCall::MatmulStreamCall(ServiceContext& service, const RequestBuilder
       rpc_(rpc),
       registry_(registry),
       deadline_(DeadlineOf(context, service.clock)),
+      caller_(CallerOf(service, context)),
       ending_(Admit(service, context, Plane::kData)) {
   // A stream's requests are counted, not the stream; one that is refused has none.
   if (!ending_.ok()) RequestMeter(service, rpc).Finished(ending_);
@@ -80,6 +81,7 @@ void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
     exchange->bytes = prepared->work.bytes;
     held_bytes_ += exchange->bytes;
   }
+  prepared->work.caller = caller_;
   const size_t device_index = exchange->device_index = prepared->device_index;
   WeightHandle weight = prepared->weight;
   const auto done = [this, exchange, weight = std::move(weight)](const Outcome& outcome) {

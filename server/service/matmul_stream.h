@@ -62,6 +62,7 @@ class MatmulStreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   RpcMetrics* const rpc_;
   StreamRegistry& registry_;
   const Clock::TimePoint deadline_;
+  const uint64_t caller_;
 
   std::mutex mutex_;
   absl::Status ending_;       // not OK: no more reads, and the status of the call

@@ -9,21 +9,23 @@
 namespace nibble::server {
 
 absl::StatusOr<std::span<std::byte>> TensorMemory::Slice(const v1::SharedSlice& slice,
-                                                         std::string_view name, Job& job) const {
+                                                         std::string_view tensor,
+                                                         std::string_view field, Job& job) const {
   if (regions_ == nullptr) {
     return absl::InvalidArgumentError(fmt::format(
-        "{}: expected none, the server runs without --allow-shared-memory; received one", name));
+        "{}{}: expected none, the server runs without --allow-shared-memory; received one", tensor,
+        field));
   }
   const auto region = regions_->Find(slice.region());
   if (!region.ok()) {
-    return absl::NotFoundError(fmt::format("{}.{}", name, MessageOf(region.status())));
+    return absl::NotFoundError(fmt::format("{}{}.{}", tensor, field, MessageOf(region.status())));
   }
   const std::span<std::byte> bytes = (*region)->bytes();
   if (slice.offset() > bytes.size() || slice.length() > bytes.size() - slice.offset()) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: expected a slice within the region's {} bytes; received offset {} and "
+        fmt::format("{}{}: expected a slice within the region's {} bytes; received offset {} and "
                     "length {}",
-                    name, bytes.size(), slice.offset(), slice.length()));
+                    tensor, field, bytes.size(), slice.offset(), slice.length()));
   }
   job.keep_alive.push_back(*region);
   return bytes.subspan(slice.offset(), slice.length());
@@ -39,7 +41,8 @@ absl::StatusOr<TensorInput> TensorMemory::Read(const v1::Tensor& tensor,
       return absl::InvalidArgumentError(
           fmt::format("{}: expected data or shared; received both", name));
     }
-    NIBBLE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, Slice(tensor.shared(), name, job));
+    NIBBLE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes,
+                            Slice(tensor.shared(), name, ".shared", job));
     input.data = ByteSpans(bytes);
   }
   NIBBLE_ASSIGN_OR_RETURN(input.matrix, ParseMatrix(tensor, input.data.size(), name));
@@ -61,7 +64,7 @@ absl::Status TensorMemory::AddResult(const ResultShape& shape, const v1::SharedS
     result.data_bytes = bytes;
     job.outputs.push_back(result.data.data());
   } else {
-    NIBBLE_ASSIGN_OR_RETURN(const std::span<std::byte> place, Slice(*shared, shared_name, job));
+    NIBBLE_ASSIGN_OR_RETURN(const std::span<std::byte> place, Slice(*shared, shared_name, "", job));
     if (place.size() < bytes) {
       return absl::InvalidArgumentError(
           fmt::format("{}.length: expected at least the {} bytes of "

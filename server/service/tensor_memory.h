@@ -51,8 +51,9 @@ class TensorMemory {
                          std::vector<ResultTensor>& tensors) const;
 
  private:
-  absl::StatusOr<std::span<std::byte>> Slice(const v1::SharedSlice& slice, std::string_view name,
-                                             Job& job) const;
+  // `tensor` and `field` together name the slice in messages.
+  absl::StatusOr<std::span<std::byte>> Slice(const v1::SharedSlice& slice, std::string_view tensor,
+                                             std::string_view field, Job& job) const;
 
   BufferPool& results_;
   const SharedRegions* const regions_;

@@ -151,7 +151,8 @@ TEST(ConfigFileTest, WrongTypesNameTheLine) {
             "FILE:1: weights_root: expected " + text + "\"false\"");
   EXPECT_EQ(FileFaults("weights_root: ~\n"), "FILE:1: weights_root: expected " + text + "nothing");
   EXPECT_EQ(FileFaults("weights_root: \"5\"\n"), "");
-  EXPECT_EQ(FileFaults("device: cpu:0\n"), "FILE:1: device: expected a list, received \"cpu:0\"");
+  EXPECT_EQ(FileFaults("device: 0\n"), "FILE:1: device: expected a list, received \"0\"");
+  EXPECT_EQ(FileFaults("device: cpu:0\n"), "");  // a list of one
   EXPECT_EQ(FileFaults("device:\n  - cpu:0\n  - 1\n"),
             "FILE:3: device: expected text, received \"1\"");
   EXPECT_EQ(FileFaults("model: a=/b\n"),
@@ -285,7 +286,13 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   config.weights_root = "true";
   config.model = {{"b", "/z"}, {"7", " lead"}, {"a/b", "é"}};
   config.max_upload_bytes = uint64_t{1} << 40;
+  config.max_concurrent_upload_bytes = 77;
+  config.allow_shared_memory = true;
+  config.max_shared_memory_bytes = 4096;
+  config.enable_echo = true;
   config.max_message_bytes = 2047;
+  config.max_streams_per_connection = 3;
+  config.max_transport_bytes = uint64_t{1} << 33;
   config.max_batch_rows = 17;
   config.max_queue_rows = 18;
   config.max_queue_bytes = 1;
