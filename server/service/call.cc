@@ -84,17 +84,17 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContext
     End(prepared.status());
     return;
   }
-  if (!service_.held.Take(prepared->work.bytes)) {
+  caller_ = prepared->work.caller = CallerOf(service_, context);
+  if (!service_.held.TakeFor(caller_, prepared->work.bytes)) {
     service_.queue_full->Rejected();
     End(absl::ResourceExhaustedError(
         fmt::format("the server holds too many bytes for callers that have not taken their "
                     "replies: the request has {} bytes, the limit is {}, twice "
-                    "--max-queue-bytes; try again later",
+                    "--max-queue-bytes, and half of it for one caller; try again later",
                     prepared->work.bytes, service_.held.limit())));
     return;
   }
   held_bytes_ = prepared->work.bytes;
-  prepared->work.caller = CallerOf(service_, context);
   const Clock::TimePoint deadline = DeadlineOf(context, service_.clock);
   device_index_ = prepared->device_index;
   WeightHandle weight = prepared->weight;

@@ -80,7 +80,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
  public:
   UnaryCall(ServiceContext& service, RpcMetrics* rpc, grpc::ByteBuffer* response)
       : service_(service), live_(service.calls), meter_(service, rpc), response_(response) {}
-  ~UnaryCall() override { service_.held.Give(held_bytes_); }
+  ~UnaryCall() override { service_.held.GiveFrom(caller_, held_bytes_); }
 
   void OnCancel() override;
   void OnDone() override { delete this; }
@@ -106,6 +106,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   RequestMeter meter_;
   grpc::ByteBuffer* const response_;
   size_t device_index_ = 0;
+  uint64_t caller_ = 0;
   uint64_t held_bytes_ = 0;
   std::optional<Batcher::Ticket> ticket_;
 };
