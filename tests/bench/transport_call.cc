@@ -36,6 +36,12 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
+// Waits for the server to listen, and not for ever for one that has ended.
+void Prepare(grpc::ClientContext& context) {
+  context.set_wait_for_ready(true);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+}
+
 uint64_t PayloadBytes(int64_t rows) { return static_cast<uint64_t>(rows * kColumns) * 2; }
 
 v1::MatmulRequest MatmulOf(int64_t rows) {
@@ -62,7 +68,7 @@ class RawCaller final : public Caller {
         request_(Encoded(request)) {}
   uint64_t Call() override {
     grpc::ClientContext context;
-    context.set_wait_for_ready(true);
+    Prepare(context);
     grpc::ByteBuffer response;
     const grpc::Status status =
         grpc::internal::BlockingUnaryCall(channel_.get(), method_, &context, request_, &response);
@@ -84,7 +90,7 @@ class ProtobufEcho final : public Caller {
   }
   uint64_t Call() override {
     grpc::ClientContext context;
-    context.set_wait_for_ready(true);
+    Prepare(context);
     v1::EchoResponse response;
     return stub_->Echo(&context, request_, &response).ok() ? response.payload().size() : 0;
   }
@@ -157,6 +163,7 @@ class SharedCaller final : public Caller {
   uint64_t Call() override {
     if (mapped_ == nullptr) return 0;
     grpc::ClientContext context;
+    Prepare(context);
     v1::MatmulResponse response;
     const grpc::Status status = stub_->Matmul(&context, request_, &response);
     return status.ok() ? response.y().shared().length() : 0;

@@ -96,8 +96,11 @@ int ServeNibble(const ServeOptions& options) {
   server::ServiceContext context{store,   engine,   *clock, *metrics,           {},
                                  results, &regions, true,   uint64_t{256} << 20};
   server::LinearService service(context);
-  const auto listener = server::Listen("address", options.addresses,
-                                       grpc::InsecureServerCredentials(), {&service}, {});
+  grpc::ResourceQuota quota;
+  quota.Resize(size_t{4} << 30);
+  const auto listener =
+      server::Listen("address", options.addresses, grpc::InsecureServerCredentials(), {&service},
+                     {.quota = &quota});
   if (!listener.ok()) {
     std::fprintf(stderr, "%s\n", std::string(MessageOf(listener.status())).c_str());
     return 1;
