@@ -2,7 +2,6 @@
 
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/server_builder.h>
 
 #include <atomic>
 #include <cstdio>
@@ -13,13 +12,16 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nibble/status.h"
+#include "server/allocator/allocator.h"
 #include "server/checkpoint/quantized.h"
 #include "server/clock/clock.h"
 #include "server/config/checks.h"
 #include "server/devices.h"
 #include "server/executor/engine.h"
 #include "server/health/health_service.h"
+#include "server/listener.h"
 #include "server/loader/loader.h"
 #include "server/log/log.h"
 #include "server/metrics/metrics.h"
@@ -29,9 +31,6 @@
 
 namespace nibble::server {
 namespace {
-
-// Clients may ping this often, with or without calls, without being sent away.
-constexpr int kMinPingIntervalMs = 10000;
 
 // Weights leave a 32nd of a device's memory to the rows of requests, so that a server full of
 // weights still serves.
@@ -108,9 +107,6 @@ class GrpcServer final : public Server {
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> OpenModel(const ModelConfig& model) const;
   absl::Status WritePortFile(int metrics_port) const;
   void ShutDownListeners();
-  std::unique_ptr<grpc::Server> Listen(const std::string& address,
-                                       const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                                       grpc::Service* service, int* port);
 
   const Config config_;
   const std::function<void(const absl::Status&)> on_device_lost_;
@@ -123,13 +119,14 @@ class GrpcServer final : public Server {
   std::unique_ptr<StoreMetrics> store_metrics_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<BufferPool> results_;
+  std::unique_ptr<SharedRegions> shared_memory_;  // null: not allowed
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<LinearService> linear_;
   std::unique_ptr<WeightsService> weights_;
-  std::unique_ptr<grpc::Server> data_server_;
-  std::unique_ptr<grpc::Server> control_server_;
-  int data_port_ = 0;
-  int control_port_ = 0;
+  grpc::ResourceQuota quota_{"nibble"};
+  Listener data_;
+  Listener control_;
 
   std::atomic<bool> draining_{false};
   std::once_flag drained_;
@@ -138,6 +135,12 @@ class GrpcServer final : public Server {
 absl::Status GrpcServer::Open() {
   gpr_set_log_function(&WriteGrpcLog);
   NIBBLE_RETURN_IF_ERROR(OpenEngine());
+  BufferPool::Options pool;
+  pool.on_idle = &ReleaseFreeMemory;
+  results_ = std::make_unique<BufferPool>(std::move(pool), *clock_);
+  if (config_.allow_shared_memory) {
+    shared_memory_ = std::make_unique<SharedRegions>(config_.max_shared_memory_bytes);
+  }
   AuthTokens tokens;
   if (!config_.data_token_file.empty()) {
     NIBBLE_ASSIGN_OR_RETURN(tokens.data, TokenSet::FromFile(config_.data_token_file));
@@ -145,13 +148,18 @@ absl::Status GrpcServer::Open() {
   if (!config_.control_token_file.empty()) {
     NIBBLE_ASSIGN_OR_RETURN(tokens.control, TokenSet::FromFile(config_.control_token_file));
   }
-  context_ = std::unique_ptr<ServiceContext>(new ServiceContext{*store_,
-                                                                *engine_,
-                                                                *clock_,
-                                                                *metrics_,
-                                                                std::move(tokens),
-                                                                config_.max_message_bytes,
-                                                                {2 * config_.max_queue_bytes}});
+  context_ =
+      std::unique_ptr<ServiceContext>(new ServiceContext{*store_,
+                                                         *engine_,
+                                                         *clock_,
+                                                         *metrics_,
+                                                         std::move(tokens),
+                                                         *results_,
+                                                         shared_memory_.get(),
+                                                         config_.enable_echo,
+                                                         config_.max_message_bytes,
+                                                         {2 * config_.max_queue_bytes},
+                                                         {config_.max_concurrent_upload_bytes}});
   linear_ = std::make_unique<LinearService>(*context_);
   weights_ = std::make_unique<WeightsService>(
       *context_, WeightsOptions{config_.weights_root, config_.max_upload_bytes});
@@ -161,10 +169,10 @@ absl::Status GrpcServer::Open() {
     NIBBLE_ASSIGN_OR_RETURN(metrics_port, metrics_->Serve(config_.metrics_listen));
   }
   NIBBLE_RETURN_IF_ERROR(WritePortFile(metrics_port));
-  log::Info("listening", {{"data", config_.listen},
-                          {"data_port", data_port_},
+  log::Info("listening", {{"data", fmt::format("{}", fmt::join(config_.listen, ","))},
+                          {"data_port", data_.port},
                           {"control", config_.control_listen},
-                          {"control_port", control_port_},
+                          {"control_port", control_.port},
                           {"metrics_port", metrics_port}});
   return absl::OkStatus();
 }
@@ -203,39 +211,18 @@ absl::Status GrpcServer::OpenEngine() {
   return absl::OkStatus();
 }
 
-std::unique_ptr<grpc::Server> GrpcServer::Listen(
-    const std::string& address, const std::shared_ptr<grpc::ServerCredentials>& credentials,
-    grpc::Service* service, int* port) {
-  grpc::ServerBuilder builder;
-  builder.AddListeningPort(address, credentials, port);
-  builder.RegisterService(service);
-  builder.RegisterService(&health_);
-  const int limit = static_cast<int>(config_.max_message_bytes);
-  builder.SetMaxReceiveMessageSize(limit);
-  builder.SetMaxSendMessageSize(limit);
-  // Two servers on one port would share its connections at random.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             kMinPingIntervalMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  return builder.BuildAndStart();
-}
-
 absl::Status GrpcServer::OpenListeners() {
   NIBBLE_ASSIGN_OR_RETURN(
       const std::shared_ptr<grpc::ServerCredentials> credentials,
       MakeServerCredentials({config_.tls_cert, config_.tls_key, config_.tls_client_ca}));
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  data_server_ = Listen(config_.listen, credentials, linear_.get(), &data_port_);
-  if (data_server_ == nullptr) {
-    return absl::UnavailableError(
-        fmt::format("--listen: cannot listen on '{}'; is it in use?", config_.listen));
-  }
-  control_server_ = Listen(config_.control_listen, credentials, weights_.get(), &control_port_);
-  if (control_server_ == nullptr) {
-    return absl::UnavailableError(fmt::format(
-        "--control-listen: cannot listen on '{}'; is it in use?", config_.control_listen));
-  }
+  quota_.Resize(config_.max_transport_bytes);
+  const ListenerOptions options{config_.max_message_bytes, config_.max_streams_per_connection,
+                                &quota_};
+  NIBBLE_ASSIGN_OR_RETURN(
+      data_, Listen("--listen", config_.listen, credentials, {linear_.get(), &health_}, options));
+  NIBBLE_ASSIGN_OR_RETURN(control_, Listen("--control-listen", {config_.control_listen},
+                                           credentials, {weights_.get(), &health_}, options));
   return absl::OkStatus();
 }
 
@@ -244,7 +231,7 @@ absl::Status GrpcServer::WritePortFile(int metrics_port) const {
   // Renamed into place, so that a reader sees all of it or nothing.
   const std::string temporary = config_.port_file + ".part";
   std::ofstream file(temporary);
-  file << fmt::format("data={}\ncontrol={}\nmetrics={}\n", data_port_, control_port_, metrics_port);
+  file << fmt::format("data={}\ncontrol={}\nmetrics={}\n", data_.port, control_.port, metrics_port);
   file.close();
   if (!file || std::rename(temporary.c_str(), config_.port_file.c_str()) != 0) {
     return absl::InvalidArgumentError(
@@ -291,9 +278,9 @@ void GrpcServer::ShutDownListeners() {
   // Connections that are idle and slow to close are not waited for.
   const auto deadline = std::chrono::system_clock::now() + kCloseTime;
   std::thread control([&] {
-    if (control_server_ != nullptr) control_server_->Shutdown(deadline);
+    if (control_.server != nullptr) control_.server->Shutdown(deadline);
   });
-  if (data_server_ != nullptr) data_server_->Shutdown(deadline);
+  if (data_.server != nullptr) data_.server->Shutdown(deadline);
   control.join();
 }
 
@@ -301,7 +288,7 @@ void GrpcServer::Drain() {
   std::call_once(drained_, [this] {
     draining_ = true;
     health_.StopServing();
-    if (data_server_ != nullptr && control_server_ != nullptr) {
+    if (data_.server != nullptr && control_.server != nullptr) {
       log::Info("drain_begin",
                 {{"grace_ms", config_.drain_grace_ms}, {"timeout_ms", config_.drain_timeout_ms}});
       std::this_thread::sleep_for(std::chrono::milliseconds(config_.drain_grace_ms));

@@ -85,9 +85,9 @@ void Batcher::Impl::OnBatchDone(const std::vector<Request*>& requests, int64_t r
       }
       if (!result.status.ok()) {
         if (outcome.status.ok()) outcome.status = result.status;
-        if (request->lane != nullptr) queue_.Remove(*request);
+        if (request->flow != nullptr) queue_.Remove(*request);
       }
-      if (--request->pieces_in_flight == 0 && request->lane == nullptr) {
+      if (--request->pieces_in_flight == 0 && request->flow == nullptr) {
         ended.push_back(requests_.extract(request->ticket));
       }
     }
@@ -100,8 +100,24 @@ void Batcher::Impl::OnTimer(uint64_t generation) {
   });
 }
 
+bool Batcher::Impl::MakeRoom(const Work& work, Clock::TimePoint now, Ended& ended) {
+  while (!queue_.HasRoomFor(work)) {
+    const size_t callers = queue_.CallersWith(work.caller);
+    const double share = 1.0 / static_cast<double>(callers);
+    if (queue_.ShareWith(work) > share) return false;
+    Request* newest = queue_.NewestOverShare(share);
+    if (newest == nullptr) return false;
+    const absl::Status evicted = absl::ResourceExhaustedError(
+        fmt::format("the queue is full and this caller holds more than its share of it, one of {} "
+                    "callers; try again later",
+                    callers));
+    DropQueuedRows(*newest, evicted, RejectReason::kQueueFull, now, ended);
+  }
+  return true;
+}
+
 absl::Status Batcher::Impl::Admit(const Work& work, Clock::TimePoint now,
-                                  std::optional<RejectReason>& reason) const {
+                                  std::optional<RejectReason>& reason, Ended& ended) {
   if (work.rows <= 0) {
     return absl::InvalidArgumentError(
         fmt::format("rows: expected at least 1; received {}", work.rows));
@@ -121,8 +137,7 @@ absl::Status Batcher::Impl::Admit(const Work& work, Clock::TimePoint now,
         "most {} rows and {} bytes; send fewer rows a request",
         work.rows, work.bytes, options_.max_queue_rows, options_.max_queue_bytes));
   }
-  if (work.rows > options_.max_queue_rows - queue_.rows() ||
-      work.bytes > options_.max_queue_bytes - queue_.bytes()) {
+  if (!MakeRoom(work, now, ended)) {
     return absl::ResourceExhaustedError(fmt::format(
         "the queue is full: the request has {} rows and {} bytes, {} of {} rows and {} of {} "
         "bytes are taken; try again later",
@@ -136,9 +151,9 @@ absl::StatusOr<Batcher::Ticket> Batcher::Impl::Submit(Work work) {
   absl::Status admitted;
   std::optional<RejectReason> rejected;
   Ticket ticket = 0;
-  Enter([&](Ended&) {
+  Enter([&](Ended& ended) {
     const Clock::TimePoint now = clock_.Now();
-    admitted = Admit(work, now, rejected);
+    admitted = Admit(work, now, rejected, ended);
     if (!admitted.ok()) return;
     ticket = next_ticket_++;
     Request& request = requests_[ticket];
@@ -159,11 +174,19 @@ void Batcher::Impl::Cancel(Ticket ticket) {
     if (found == requests_.end()) return;
     Request& request = found->second;
     const absl::Status cancelled = absl::CancelledError("the caller cancelled the request");
-    if (request.lane != nullptr) {
+    if (request.flow != nullptr) {
       DropQueuedRows(request, cancelled, RejectReason::kCancelled, clock_.Now(), ended);
     } else if (request.outcome.status.ok()) {
       request.outcome.status = cancelled;
     }
+  });
+}
+
+void Batcher::Impl::CancelSoon(Ticket ticket) {
+  std::lock_guard lock(mutex_);
+  if (closed_ || !requests_.contains(ticket)) return;
+  clock_.RunAt(clock_.Now(), [weak = weak_from_this(), ticket] {
+    if (const std::shared_ptr<Impl> self = weak.lock()) self->Cancel(ticket);
   });
 }
 
@@ -257,6 +280,7 @@ absl::StatusOr<Batcher::Ticket> Batcher::Submit(Work work) {
   return impl_->Submit(std::move(work));
 }
 void Batcher::Cancel(Ticket ticket) { impl_->Cancel(ticket); }
+void Batcher::CancelSoon(Ticket ticket) { impl_->CancelSoon(ticket); }
 void Batcher::StopAccepting() { impl_->StopAccepting(); }
 void Batcher::FailQueued(const absl::Status& status) { impl_->FailQueued(status); }
 int64_t Batcher::queued_rows() const { return impl_->queued_rows(); }

@@ -8,14 +8,18 @@
 // - max_queue_delay holds a batch that is not full until its oldest request is that old, and no
 //   longer.
 // - A batch holds one key and at most max_batch_rows rows. A request larger than that is split into
-//   pieces and completes when all of them have; a smaller one is never split. Rows of one key leave
-//   in the order of their requests; a piece may share its batch with others.
+//   pieces and completes when all of them have; a smaller one is never split. Rows of one key and
+//   caller leave in the order of their requests; a piece may share its batch with others.
+// - Callers who want the same key take turns by rows, so that one with many requests queued does
+//   not keep another waiting.
 // - Expired and cancelled requests leave the queue by a timer or at once, not when the device is
 //   next idle, and are dropped again when a batch is formed. Their rows never reach the executor.
 // - A piece that is already in flight is waited for: after `done` nobody touches the request's
 //   memory. When a batch fails, every request in it gets its status, and rows of theirs that are
 //   still queued are dropped.
-// - The queue is bounded in rows and bytes over all keys; a request over the bound is refused.
+// - The queue is bounded in rows and bytes over all keys; a request over the bound is refused,
+//   unless its caller holds no more than an equal share: then the newest requests of the callers
+//   that hold more make room for it, and end with kResourceExhausted.
 //
 // The batcher has no thread of its own. Callbacks run on the thread that called Submit, Cancel,
 // FailQueued, a batch's done or a timer, never with a lock held, and may call back into the
@@ -62,8 +66,9 @@ struct Outcome {
 // and written to, and the weight.
 struct Work {
   BatchKey key;
-  int64_t rows = 0;    // > 0
-  uint64_t bytes = 0;  // of input and output together, for the queue's bound
+  uint64_t caller = 0;  // who asks; callers share the device and the queue equally
+  int64_t rows = 0;     // > 0
+  uint64_t bytes = 0;   // of input and output together, for the queue's bound
   Clock::TimePoint deadline = Clock::TimePoint::max();
   int op = 0;  // passed to the observer
   std::shared_ptr<void> payload;
@@ -140,6 +145,8 @@ class Batcher {
   // Ends the request with kCancelled: at once when no piece of it is in flight, else when the
   // pieces in flight are done. Does nothing for a ticket that has ended.
   void Cancel(Ticket ticket);
+  // The same, on the clock's thread: for a caller that must not run callbacks.
+  void CancelSoon(Ticket ticket);
 
   // Refuses new work from now on; what was accepted goes on, and is no longer held for
   // max_queue_delay.

@@ -47,11 +47,12 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
         clock_(clock),
         executor_(executor),
         observer_(observer),
-        queue_(options.max_batch_rows) {}
+        queue_({options.max_batch_rows, options.max_queue_rows, options.max_queue_bytes}) {}
 
   void Close();
   absl::StatusOr<Ticket> Submit(Work work);
   void Cancel(Ticket ticket);
+  void CancelSoon(Ticket ticket);
   void StopAccepting();
   void FailQueued(const absl::Status& status);
   int64_t queued_rows() const {
@@ -99,8 +100,11 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   void OnTimer(uint64_t generation);
 
   // With the lock.
-  absl::Status Admit(const Work& work, Clock::TimePoint now,
-                     std::optional<RejectReason>& reason) const;
+  absl::Status Admit(const Work& work, Clock::TimePoint now, std::optional<RejectReason>& reason,
+                     Ended& ended);
+  // Ends queued requests of callers over their share, if that makes room for `work` of one who is
+  // not.
+  bool MakeRoom(const Work& work, Clock::TimePoint now, Ended& ended);
   void DropQueuedRows(Request& request, const absl::Status& status, RejectReason reason,
                       Clock::TimePoint now, Ended& ended);
   void DropExpired(Clock::TimePoint now, Ended& ended);

@@ -60,10 +60,13 @@ class WholeCheck {
 
   // Two gRPC listeners may share a port without an error and would split its connections.
   void Listeners() {
-    const std::array<std::pair<std::string_view, const std::string*>, 3> addresses = {
-        {{"listen", &config_.listen},
-         {"control_listen", &config_.control_listen},
-         {"metrics_listen", &config_.metrics_listen}}};
+    std::vector<std::pair<std::string_view, const std::string*>> addresses;
+    for (const std::string& address : config_.listen) addresses.emplace_back("listen", &address);
+    addresses.emplace_back("control_listen", &config_.control_listen);
+    addresses.emplace_back("metrics_listen", &config_.metrics_listen);
+    if (config_.listen.empty() && Sound({"listen"})) {
+      draft_.faults.AddMismatch(Where("listen"), "at least one address", "none");
+    }
     for (size_t i = 0; i < addresses.size(); ++i) {
       for (size_t j = 0; j < i; ++j) {
         const auto& [key, address] = addresses[i];
@@ -109,7 +112,10 @@ class WholeCheck {
 
 std::string DefaultText(const Option& option) {
   if (option.Is<Option::Switch>()) return "";
-  const std::string text = ValueText(option, Config());
+  const Config defaults;
+  const auto* list = std::get_if<Option::List>(&option.field);
+  const std::string text = list != nullptr ? fmt::format("{}", fmt::join(defaults.**list, ","))
+                                           : ValueText(option, defaults);
   return fmt::format(" Default: {}.", text.empty() ? "none" : text);
 }
 

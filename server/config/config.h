@@ -19,14 +19,14 @@ struct ModelConfig {
 
 // Flag --max-batch-rows is key max_batch_rows. Defaults are those of a server on one machine.
 struct Config {
-  // Addresses. Data plane, control plane (both "host:port", "[v6]:port" or "unix:path"), metrics
-  // ("host:port" or "[v6]:port"; empty turns metrics off). Port 0 picks a free one. No two share a
-  // port.
-  std::string listen = "0.0.0.0:50051";
+  // Addresses. Data plane (one or more), control plane (each "host:port", "[v6]:port" or
+  // "unix:path"), metrics ("host:port" or "[v6]:port"; empty turns metrics off). Port 0 picks a
+  // free one. No two share a port.
+  std::vector<std::string> listen = {"0.0.0.0:50051"};
   std::string control_listen = "127.0.0.1:50052";
   std::string metrics_listen = "0.0.0.0:9464";
   // Where the chosen ports are written, as "data=PORT\ncontrol=PORT\nmetrics=PORT\n", once the
-  // server listens.
+  // server listens: of the first TCP address of a plane, 0 without one.
   std::string port_file;
 
   // Devices.
@@ -43,9 +43,19 @@ struct Config {
   // nibble::ParseQuantizeTarget.
   std::vector<std::string> quantize;
   uint64_t max_upload_bytes = uint64_t{8} << 30;
+  uint64_t max_concurrent_upload_bytes = uint64_t{16} << 30;  // of all under way together
+
+  // Callers on the same host.
+  bool allow_shared_memory = false;
+  uint64_t max_shared_memory_bytes = uint64_t{1} << 30;  // of all regions together
+
+  // Measuring.
+  bool enable_echo = false;
 
   // Limits.
   uint64_t max_message_bytes = uint64_t{256} << 20;
+  int max_streams_per_connection = 1024;
+  uint64_t max_transport_bytes = uint64_t{4} << 30;  // of all connections together
   int64_t max_batch_rows = 1024;
   int64_t max_queue_rows = 131072;  // of each device
   uint64_t max_queue_bytes = uint64_t{1} << 30;

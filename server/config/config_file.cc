@@ -249,6 +249,12 @@ class FileReader {
   }
 
   void TakeList(const Option& option, const Node& value, const std::string& where) {
+    if (IsText(value)) {
+      // A list of one may be written without its brackets.
+      Clear(option, draft_);
+      SetValue(option, value.text, where, draft_);
+      return;
+    }
     if (value.kind != Node::Kind::kList) {
       return Mismatch(option, where, ExpectedOf(option), value);
     }

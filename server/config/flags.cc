@@ -29,6 +29,7 @@ void UnknownFlag(std::string_view flag, Faults* faults) {
 }
 
 void TakeElements(const FlagUse& use, const std::string& where, Draft* draft) {
+  draft->where[use.option->key] = where;
   for (std::string_view rest = use.value; !rest.empty();) {
     const size_t comma = rest.find(',');
     SetValue(*use.option, rest.substr(0, comma), where, draft);

@@ -28,14 +28,15 @@ const Job& JobOf(const Piece& piece) { return *static_cast<const Job*>(piece.pay
 
 void Gather(const RowInput& input, int64_t row_begin, int64_t rows, int64_t row_bytes,
             std::byte* to) {
-  const std::byte* from = input.data + row_begin * input.row_stride_bytes;
+  const auto stride = static_cast<uint64_t>(input.row_stride_bytes);
+  const uint64_t from = static_cast<uint64_t>(row_begin) * stride;
   if (input.row_stride_bytes == row_bytes) {
-    std::memcpy(to, from, static_cast<size_t>(rows * row_bytes));
+    input.data.CopyTo(from, static_cast<uint64_t>(rows * row_bytes), to);
     return;
   }
   for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(to + row * row_bytes, from + row * input.row_stride_bytes,
-                static_cast<size_t>(row_bytes));
+    input.data.CopyTo(from + static_cast<uint64_t>(row) * stride, static_cast<uint64_t>(row_bytes),
+                      to + row * row_bytes);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "nibble/backend.h"
+#include "server/executor/byte_spans.h"
 
 namespace nibble::server {
 
@@ -51,7 +52,7 @@ class Operation {
 
 // Rows of one request, row_stride_bytes apart; a stride of 0 repeats one row.
 struct RowInput {
-  const std::byte* data = nullptr;
+  ByteSpans data;
   int64_t row_stride_bytes = 0;
 };
 
@@ -60,6 +61,7 @@ struct Job {
   std::shared_ptr<const Operation> operation;
   std::vector<RowInput> inputs;     // as operation->input_row_bytes()
   std::vector<std::byte*> outputs;  // rows contiguous, as operation->output_row_bytes()
+  std::vector<std::shared_ptr<const void>> keep_alive;  // memory that others own too
 };
 
 }  // namespace nibble::server

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <unordered_map>
 
 namespace nibble::server {
 
@@ -26,12 +27,34 @@ class ByteBudget {
     std::lock_guard lock(mutex_);
     taken_ -= bytes;
   }
+  // The same for a caller who may hold no more than half of the limit, so that one alone never
+  // holds all. Given back by GiveFrom.
+  [[nodiscard]] bool TakeFor(uint64_t caller, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes > limit_ - taken_) return false;
+    const auto held = held_.try_emplace(caller, 0).first;
+    const bool fits = held->second <= limit_ / 2 && bytes <= limit_ / 2 - held->second;
+    if (fits) {
+      held->second += bytes;
+      taken_ += bytes;
+    } else if (held->second == 0) {
+      held_.erase(held);
+    }
+    return fits;
+  }
+  void GiveFrom(uint64_t caller, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    taken_ -= bytes;
+    const auto held = held_.find(caller);
+    if (held != held_.end() && (held->second -= bytes) == 0) held_.erase(held);
+  }
   uint64_t limit() const { return limit_; }
 
  private:
   const uint64_t limit_;
   std::mutex mutex_;
   uint64_t taken_ = 0;
+  std::unordered_map<uint64_t, uint64_t> held_;  // by caller
 };
 
 }  // namespace nibble::server

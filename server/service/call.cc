@@ -1,7 +1,6 @@
 #include "server/service/call.h"
 
 #include <cmath>
-#include <memory>
 #include <utility>
 
 #include "fmt/format.h"
@@ -15,6 +14,17 @@ absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase&
     return absl::UnavailableError("the server is draining; try another replica");
   }
   return Authorize(context, service.tokens, plane);
+}
+
+uint64_t CallerOf(const ServiceContext& service, const grpc::ServerContextBase& context) {
+  if (!service.tokens.data.empty()) {
+    const auto& metadata = context.client_metadata();
+    const auto found = metadata.find("authorization");
+    if (found != metadata.end()) {
+      return std::hash<std::string_view>()({found->second.data(), found->second.size()});
+    }
+  }
+  return std::hash<std::string>()(context.peer());
 }
 
 Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock) {
@@ -39,7 +49,7 @@ void RequestMeter::Finished(const absl::Status& status) {
 
 std::optional<Batcher::Ticket> SubmitPrepared(ServiceContext& service, Prepared prepared,
                                               Clock::TimePoint deadline,
-                                              std::function<void(const Outcome&)> done) {
+                                              const std::function<void(const Outcome&)>& done) {
   if (prepared.weight != nullptr) {
     prepared.weight->counters().requests.fetch_add(1, std::memory_order_relaxed);
   }
@@ -68,22 +78,24 @@ void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t devi
   if (weight != nullptr) info->set_weight_version(weight->version());
 }
 
-void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline,
+void UnaryCall::Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContextBase& context,
                     v1::ExecutionInfo* info) {
   if (!prepared.ok()) {
     End(prepared.status());
     return;
   }
-  if (!service_.held.Take(prepared->work.bytes)) {
+  caller_ = prepared->work.caller = CallerOf(service_, context);
+  if (!service_.held.TakeFor(caller_, prepared->work.bytes)) {
     service_.queue_full->Rejected();
     End(absl::ResourceExhaustedError(
         fmt::format("the server holds too many bytes for callers that have not taken their "
                     "replies: the request has {} bytes, the limit is {}, twice "
-                    "--max-queue-bytes; try again later",
+                    "--max-queue-bytes, and half of it for one caller; try again later",
                     prepared->work.bytes, service_.held.limit())));
     return;
   }
   held_bytes_ = prepared->work.bytes;
+  const Clock::TimePoint deadline = DeadlineOf(context, service_.clock);
   device_index_ = prepared->device_index;
   WeightHandle weight = prepared->weight;
   ticket_ = SubmitPrepared(service_, *std::move(prepared), deadline,
@@ -97,18 +109,20 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline
 
 void UnaryCall::End(const absl::Status& status) {
   meter_.Finished(status);
-  if (!status.ok()) {
+  if (status.ok()) {
+    *response_ = Encode();
+  } else {
     // Sending the status can take as long as the caller likes: not with the memory of a reply.
-    const std::unique_ptr<google::protobuf::Message> empty(response_->New());
-    response_->GetReflection()->Swap(response_, empty.get());
+    Drop();
   }
   Finish(ToGrpcStatus(status));
 }
 
 // gRPC calls this only after the handler has returned the reactor, so the ticket is in place, and
-// calls OnDone only after it.
+// calls OnDone only after it. The thread may hold the lock of a stream, which the batcher's
+// callbacks want.
 void UnaryCall::OnCancel() {
-  if (ticket_) service_.engine.batcher(device_index_).Cancel(*ticket_);
+  if (ticket_) service_.engine.batcher(device_index_).CancelSoon(*ticket_);
 }
 
 }  // namespace nibble::server

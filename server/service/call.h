@@ -17,6 +17,7 @@
 #include "server/service/byte_budget.h"
 #include "server/service/call_tracker.h"
 #include "server/service/requests.h"
+#include "server/service/shared_memory.h"
 
 namespace nibble::server {
 
@@ -27,9 +28,14 @@ struct ServiceContext {
   Clock& clock;
   Metrics& metrics;
   AuthTokens tokens;
+  BufferPool& results;
+  SharedRegions* shared_memory = nullptr;  // null: callers may not attach memory
+  bool enable_echo = false;
   uint64_t max_message_bytes = 0;
   // Of the requests and replies of unary calls, from acceptance until the reply is sent.
   ByteBudget held{UINT64_MAX};
+  // Of the uploads under way, as they announce themselves.
+  ByteBudget uploads{UINT64_MAX};
   RejectionMetrics* queue_full = metrics.Rejection("queue_full");
   // Set once, before the listener closes: new requests are answered with kUnavailable.
   std::atomic<bool> draining{false};
@@ -39,6 +45,10 @@ struct ServiceContext {
 // kUnavailable while draining, else what Authorize says.
 absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase& context,
                    Plane plane);
+
+// Who a call is from, for shares of the queue: the holder of its token where the data plane asks
+// for one, else the connection it came on. After Admit.
+uint64_t CallerOf(const ServiceContext& service, const grpc::ServerContextBase& context);
 
 // The call's deadline on the server's clock; TimePoint::max() without one.
 Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock);
@@ -60,33 +70,43 @@ class RequestMeter {
 // under way.
 std::optional<Batcher::Ticket> SubmitPrepared(ServiceContext& service, Prepared prepared,
                                               Clock::TimePoint deadline,
-                                              std::function<void(const Outcome&)> done);
+                                              const std::function<void(const Outcome&)>& done);
 
 void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t device_index,
               const WeightHandle& weight, v1::ExecutionInfo* info);
 
 // One unary call. It deletes itself when gRPC is done with it.
-class UnaryCall final : public grpc::ServerUnaryReactor {
+class UnaryCall : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(ServiceContext& service, RpcMetrics* rpc, google::protobuf::Message* response)
+  UnaryCall(ServiceContext& service, RpcMetrics* rpc, grpc::ByteBuffer* response)
       : service_(service), live_(service.calls), meter_(service, rpc), response_(response) {}
-  ~UnaryCall() override { service_.held.Give(held_bytes_); }
-
-  // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
-  // reactor is handed to gRPC.
-  void Run(absl::StatusOr<Prepared> prepared, Clock::TimePoint deadline, v1::ExecutionInfo* info);
+  ~UnaryCall() override { service_.held.GiveFrom(caller_, held_bytes_); }
 
   void OnCancel() override;
   void OnDone() override { delete this; }
 
+ protected:
+  // Runs `prepared` and answers; `info` is filled in when it succeeds. Called once, before the
+  // reactor is handed to gRPC.
+  void Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContextBase& context,
+           v1::ExecutionInfo* info);
+
  private:
+  // The reply, after a success. Once.
+  virtual grpc::ByteBuffer Encode() = 0;
+  // Frees what the call holds, after a failure.
+  virtual void Drop() = 0;
+  // OnDone and OnCancel run where the library notices, also within a call into it: on a thread of
+  // their own they cost a wake-up a call, which is a third of a small call's time.
+  bool InternalInlineable() override { return true; }
   void End(const absl::Status& status);
 
   ServiceContext& service_;
   const CallTracker::Live live_;
   RequestMeter meter_;
-  google::protobuf::Message* const response_;
+  grpc::ByteBuffer* const response_;
   size_t device_index_ = 0;
+  uint64_t caller_ = 0;
   uint64_t held_bytes_ = 0;
   std::optional<Batcher::Ticket> ticket_;
 };

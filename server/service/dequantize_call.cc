@@ -8,15 +8,18 @@ namespace nibble::server {
 
 DequantizeCall::DequantizeCall(ServiceContext& service, const RequestBuilder& builder,
                                RpcMetrics* rpc, const grpc::CallbackServerContext& context,
-                               const v1::DequantizeRequest& request)
+                               const grpc::ByteBuffer& wire)
     : service_(service),
       builder_(builder),
       live_(service.calls),
       meter_(service, rpc),
-      deadline_(DeadlineOf(context, service.clock)) {
+      deadline_(DeadlineOf(context, service.clock)),
+      caller_(CallerOf(service, context)) {
   absl::Status status = Admit(service, context, Plane::kData);
+  TensorRequest<v1::DequantizeRequest> request;
+  if (status.ok()) status = request.Parse(wire);
   if (status.ok()) {
-    auto range = builder.ParseDequantize(request);
+    auto range = builder.ParseDequantize(request.fields);
     status = range.status();
     if (range.ok()) range_ = *std::move(range);
   }
@@ -35,8 +38,8 @@ void DequantizeCall::NextChunk() {
     End(absl::OkStatus());
     return;
   }
-  response_.Clear();
-  auto prepared = builder_.DequantizeChunk(range_, next_row_, &response_);
+  reply_ = {};
+  auto prepared = builder_.DequantizeChunk(range_, next_row_, &reply_);
   if (!prepared.ok()) {
     End(prepared.status());
     return;
@@ -44,6 +47,7 @@ void DequantizeCall::NextChunk() {
   Work work = std::move(prepared->work);
   chunk_rows_ = work.rows;
   work.deadline = deadline_;
+  work.caller = caller_;
   work.done = [this](const Outcome& outcome) { ChunkDone(outcome); };
   absl::Status refused;
   {
@@ -70,8 +74,9 @@ void DequantizeCall::ChunkDone(const Outcome& outcome) {
     return;
   }
   next_row_ += chunk_rows_;
-  FillInfo(outcome, service_, device_index_, range_.weight, response_.mutable_info());
-  StartWrite(&response_);
+  FillInfo(outcome, service_, device_index_, range_.weight, reply_.fields.mutable_info());
+  encoded_ = reply_.Encode();
+  StartWrite(&encoded_);
 }
 
 void DequantizeCall::OnWriteDone(bool ok) {

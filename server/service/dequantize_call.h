@@ -9,10 +9,10 @@
 
 namespace nibble::server {
 
-class DequantizeCall final : public grpc::ServerWriteReactor<v1::DequantizeResponse> {
+class DequantizeCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   DequantizeCall(ServiceContext& service, const RequestBuilder& builder, RpcMetrics* rpc,
-                 const grpc::CallbackServerContext& context, const v1::DequantizeRequest& request);
+                 const grpc::CallbackServerContext& context, const grpc::ByteBuffer& wire);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -28,11 +28,13 @@ class DequantizeCall final : public grpc::ServerWriteReactor<v1::DequantizeRespo
   const CallTracker::Live live_;
   RequestMeter meter_;
   const Clock::TimePoint deadline_;
+  const uint64_t caller_;
   RequestBuilder::DequantizeRange range_;
   size_t device_index_ = 0;
   int64_t next_row_ = 0;
   int64_t chunk_rows_ = 0;
-  v1::DequantizeResponse response_;
+  TensorReply<v1::DequantizeResponse> reply_;
+  grpc::ByteBuffer encoded_;
 
   // Guards what OnCancel, which may run beside a chunk's submission, shares with it.
   std::mutex mutex_;

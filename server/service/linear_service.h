@@ -1,9 +1,8 @@
 // The data plane over gRPC: thin. Each method parses, submits and encodes; the work is the
-// engine's.
+// engine's. Messages come and go as the transport's own buffers, so that tensors are not copied on
+// the way.
 #ifndef NIBBLE_SERVER_SERVICE_LINEAR_SERVICE_H_
 #define NIBBLE_SERVER_SERVICE_LINEAR_SERVICE_H_
-
-#include <memory>
 
 #include "nibble/v1/linear.grpc.pb.h"
 #include "server/service/call.h"
@@ -11,7 +10,13 @@
 
 namespace nibble::server {
 
-class LinearService final : public v1::Linear::CallbackService {
+using RawLinearService = v1::Linear::WithRawCallbackMethod_Matmul<
+    v1::Linear::WithRawCallbackMethod_MatmulStream<v1::Linear::WithRawCallbackMethod_Dequantize<
+        v1::Linear::WithRawCallbackMethod_NormQuant<v1::Linear::WithRawCallbackMethod_SiluMulQuant<
+            v1::Linear::WithCallbackMethod_AttachMemory<
+                v1::Linear::WithRawCallbackMethod_Echo<v1::Linear::Service>>>>>>>;
+
+class LinearService final : public RawLinearService {
  public:
   explicit LinearService(ServiceContext& service);
 
@@ -19,18 +24,23 @@ class LinearService final : public v1::Linear::CallbackService {
   void DrainStreams() { streams_.DrainAll(); }
 
   grpc::ServerUnaryReactor* Matmul(grpc::CallbackServerContext* context,
-                                   const v1::MatmulRequest* request,
-                                   v1::MatmulResponse* response) override;
-  grpc::ServerBidiReactor<v1::MatmulRequest, v1::MatmulStreamResponse>* MatmulStream(
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* MatmulStream(
       grpc::CallbackServerContext* context) override;
-  grpc::ServerWriteReactor<v1::DequantizeResponse>* Dequantize(
-      grpc::CallbackServerContext* context, const v1::DequantizeRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Dequantize(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* NormQuant(grpc::CallbackServerContext* context,
-                                      const v1::NormQuantRequest* request,
-                                      v1::NormQuantResponse* response) override;
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* SiluMulQuant(grpc::CallbackServerContext* context,
-                                         const v1::SiluMulQuantRequest* request,
-                                         v1::SiluMulQuantResponse* response) override;
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<v1::AttachMemoryRequest, v1::AttachMemoryResponse>* AttachMemory(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Echo(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request,
+                                 grpc::ByteBuffer* response) override;
 
  private:
   ServiceContext& service_;
@@ -40,6 +50,8 @@ class LinearService final : public v1::Linear::CallbackService {
   RpcMetrics* const dequantize_metrics_;
   RpcMetrics* const norm_quant_metrics_;
   RpcMetrics* const silu_mul_quant_metrics_;
+  RpcMetrics* const attach_memory_metrics_;
+  RpcMetrics* const echo_metrics_;
   StreamRegistry streams_;
 };
 

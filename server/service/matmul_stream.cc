@@ -18,6 +18,7 @@ MatmulStreamCall::MatmulStreamCall(ServiceContext& service, const RequestBuilder
       rpc_(rpc),
       registry_(registry),
       deadline_(DeadlineOf(context, service.clock)),
+      caller_(CallerOf(service, context)),
       ending_(Admit(service, context, Plane::kData)) {
   // A stream's requests are counted, not the stream; one that is refused has none.
   if (!ending_.ok()) RequestMeter(service, rpc).Finished(ending_);
@@ -38,19 +39,37 @@ void MatmulStreamCall::OnReadDone(bool ok) {
       Advance();
       return;
     }
-    exchange = next_.release();
-    number = exchange->number = requests_read_++;
-    running_.emplace(number, exchange);
+    exchange = Accept();
+    if (exchange == nullptr) {
+      Advance();
+      return;
+    }
+    number = exchange->number;
   }
   Start(exchange, number);
   std::lock_guard lock(mutex_);
   Advance();
 }
 
+MatmulStreamCall::Exchange* MatmulStreamCall::Accept() {
+  const absl::Status parsed = next_->request.Parse(next_->wire);
+  next_->wire.Clear();
+  if (!parsed.ok()) {
+    // Nobody knows which request it was, so there is none to answer.
+    RequestMeter(service_, rpc_).Finished(parsed);
+    if (ending_.ok()) ending_ = parsed;
+    next_.reset();
+    return nullptr;
+  }
+  Exchange* const exchange = next_.release();
+  exchange->number = requests_read_++;
+  running_.emplace(exchange->number, exchange);
+  return exchange;
+}
+
 void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
   exchange->meter.emplace(service_, rpc_);
-  exchange->response.set_request_id(exchange->request.request_id());
-  auto prepared = builder_.Matmul(exchange->request, exchange->response.mutable_result());
+  auto prepared = builder_.Matmul(exchange->request, &exchange->result);
   if (!prepared.ok()) {
     Outcome refused;
     refused.status = prepared.status();
@@ -59,10 +78,10 @@ void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
   }
   {
     std::lock_guard lock(mutex_);
-    exchange->bytes =
-        exchange->request.x().data().size() + exchange->response.result().y().data().size();
+    exchange->bytes = prepared->work.bytes;
     held_bytes_ += exchange->bytes;
   }
+  prepared->work.caller = caller_;
   const size_t device_index = exchange->device_index = prepared->device_index;
   WeightHandle weight = prepared->weight;
   const auto done = [this, exchange, weight = std::move(weight)](const Outcome& outcome) {
@@ -83,13 +102,19 @@ void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
 void MatmulStreamCall::Answered(Exchange* exchange, const Outcome& outcome,
                                 const WeightHandle& weight) {
   exchange->meter->Finished(outcome.status);
+  v1::MatmulStreamResponse head;
+  head.set_request_id(exchange->request.fields.request_id());
   if (outcome.status.ok()) {
     FillInfo(outcome, service_, exchange->device_index, weight,
-             exchange->response.mutable_result()->mutable_info());
+             exchange->result.fields.mutable_info());
+    exchange->wire =
+        EncodeReplyWithin(head.SerializeAsString(), v1::MatmulStreamResponse::kResultFieldNumber,
+                          exchange->result.fields, exchange->result.tensors);
   } else {
-    v1::RequestError* error = exchange->response.mutable_error();
-    error->set_code(outcome.status.raw_code());
-    error->set_message(std::string(MessageOf(outcome.status)));
+    head.mutable_error()->set_code(outcome.status.raw_code());
+    head.mutable_error()->set_message(std::string(MessageOf(outcome.status)));
+    exchange->wire = EncodeReply(head, {});
+    exchange->result.tensors.clear();
   }
   std::lock_guard lock(mutex_);
   running_.erase(exchange->number);
@@ -105,7 +130,7 @@ void MatmulStreamCall::Advance() {
       ready_.clear();
     } else {
       writing_ = true;
-      StartWrite(&ready_.front()->response);
+      StartWrite(&ready_.front()->wire);
     }
   }
   if (accepting) {
@@ -113,7 +138,7 @@ void MatmulStreamCall::Advance() {
         held_bytes_ < kMaxHeldBytes) {
       reading_ = true;
       next_ = std::make_unique<Exchange>();
-      StartRead(&next_->request);
+      StartRead(&next_->wire);
     }
     return;
   }

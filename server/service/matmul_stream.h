@@ -21,12 +21,11 @@
 
 namespace nibble::server {
 
-class MatmulStreamCall final
-    : public grpc::ServerBidiReactor<v1::MatmulRequest, v1::MatmulStreamResponse>,
-      public DrainableStream {
+class MatmulStreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                               public DrainableStream {
  public:
   static constexpr size_t kMaxInFlight = 64;
-  static constexpr size_t kMaxHeldBytes = size_t{64} << 20;
+  static constexpr uint64_t kMaxHeldBytes = uint64_t{64} << 20;
 
   MatmulStreamCall(ServiceContext& service, const RequestBuilder& builder, RpcMetrics* rpc,
                    StreamRegistry& registry, const grpc::CallbackServerContext& context);
@@ -40,15 +39,18 @@ class MatmulStreamCall final
  private:
   // A request from read to written.
   struct Exchange {
-    uint64_t number = 0;  // in the order of reading
-    v1::MatmulRequest request;
-    v1::MatmulStreamResponse response;
+    uint64_t number = 0;    // in the order of reading
+    grpc::ByteBuffer wire;  // the request, and later the response
+    TensorRequest<v1::MatmulRequest> request;
+    TensorReply<v1::MatmulResponse> result;
     std::optional<RequestMeter> meter;
     size_t device_index = 0;
     std::optional<Batcher::Ticket> ticket;
-    size_t bytes = 0;  // of x and y
+    uint64_t bytes = 0;  // of inputs and outputs
   };
 
+  // With mutex_ held: takes the exchange that was read, or ends the call where it is no request.
+  Exchange* Accept();
   void Start(Exchange* exchange, uint64_t number);
   void Answered(Exchange* exchange, const Outcome& outcome, const WeightHandle& weight);
   // With mutex_ held: starts what can be started, ends what can be ended.
@@ -60,6 +62,7 @@ class MatmulStreamCall final
   RpcMetrics* const rpc_;
   StreamRegistry& registry_;
   const Clock::TimePoint deadline_;
+  const uint64_t caller_;
 
   std::mutex mutex_;
   absl::Status ending_;       // not OK: no more reads, and the status of the call
@@ -73,7 +76,7 @@ class MatmulStreamCall final
   std::deque<std::unique_ptr<Exchange>>
       ready_;  // to be written; the front one is being written if writing_
   bool writing_ = false;
-  size_t held_bytes_ = 0;  // of running_ and ready_
+  uint64_t held_bytes_ = 0;  // of running_ and ready_
 };
 
 }  // namespace nibble::server

@@ -22,8 +22,9 @@ struct XScales {
   RowInput input;
 };
 
-absl::StatusOr<XScales> ParseXScales(const v1::Tensor& tensor, int64_t m, int64_t k) {
-  NIBBLE_ASSIGN_OR_RETURN(const WireMatrix scales, ParseMatrix(tensor, "x_scales"));
+absl::StatusOr<XScales> ParseXScales(const v1::Tensor& tensor, const TensorInput& input, int64_t m,
+                                     int64_t k) {
+  const WireMatrix& scales = input.matrix;
   if (scales.dtype != DType::kF32) {
     return absl::InvalidArgumentError(
         fmt::format("x_scales.dtype: expected F32; received {}", DTypeName(scales.dtype)));
@@ -34,13 +35,13 @@ absl::StatusOr<XScales> ParseXScales(const v1::Tensor& tensor, int64_t m, int64_
   const int64_t per_row = is_vector ? 1 : scales.cols;
   constexpr int64_t kScaleBytes = 4;
   if (rows == m && per_row == 1) {
-    return XScales{QuantMode::kPerToken, {scales.data, kScaleBytes}};
+    return XScales{QuantMode::kPerToken, {input.data, kScaleBytes}};
   }
   if (rows == m && per_row == groups) {
-    return XScales{QuantMode::kPerGroup, {scales.data, groups * kScaleBytes}};
+    return XScales{QuantMode::kPerGroup, {input.data, groups * kScaleBytes}};
   }
   // One static scale is a scale per token that does not change from row to row.
-  if (rows == 1 && per_row == 1) return XScales{QuantMode::kPerToken, {scales.data, 0}};
+  if (rows == 1 && per_row == 1) return XScales{QuantMode::kPerToken, {input.data, 0}};
   return absl::InvalidArgumentError(fmt::format(
       "x_scales.shape: expected [{}, 1] (per token), [{}, {}] (per group) or [1] (static); "
       "received {} x {}",
@@ -87,12 +88,11 @@ absl::Status CheckActivation(const WeightSpec& spec, DType x, QuantMode activati
   return absl::OkStatus();
 }
 
-absl::Status CheckColumns(std::string_view field, int64_t expected, int64_t received,
-                          std::string_view why) {
-  if (expected == received) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{}.shape: expected {} as the last dimension ({}); received {}", field, expected,
-                  why, received));
+absl::Status CheckColumns(const WeightSpec& spec, std::string_view weight, const WireMatrix& x) {
+  if (x.cols == spec.k) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "x.shape: expected {} as the last dimension (weight '{}' is {} x {}); received {}", spec.k,
+      weight, spec.n, spec.k, x.cols));
 }
 
 absl::Status CheckActivationType(const WireMatrix& x) {
@@ -127,24 +127,27 @@ absl::StatusOr<ParsedQuant> ParseOutputQuant(const v1::OutputQuant& wire, DType 
   return parsed;
 }
 
-// Allocates y, and scales where the mode has them, and adds them to the job.
-template <typename Response>
-absl::Status AllocateQuantized(const v1::Tensor& like, int64_t rows, int64_t d,
-                               const ParsedQuant& quant, uint64_t limit, Response* response,
-                               Job* job) {
-  NIBBLE_ASSIGN_OR_RETURN(
-      std::byte * y, AllocateResult(like, rows, d, quant.y, limit, "y", response->mutable_y()));
-  job->outputs.push_back(y);
+// The place that a request names for a result, or null.
+template <typename Request>
+const v1::SharedSlice* YMemory(const Request& request) {
+  return request.has_y_memory() ? &request.y_memory() : nullptr;
+}
+
+// Adds y, and scales where the mode has them, to the job and the reply.
+template <typename Request, typename Response>
+absl::Status AddQuantized(const TensorMemory& memory, const Request& request, int64_t rows,
+                          int64_t d, const ParsedQuant& quant, TensorReply<Response>* reply,
+                          Job& job) {
+  const v1::Tensor& like = request.x();
+  NIBBLE_RETURN_IF_ERROR(memory.AddResult({Response::kYFieldNumber, "y", like, rows, d, quant.y},
+                                          YMemory(request), "y_memory", job, reply->tensors));
   const bool has_scales =
       quant.quant.mode == QuantMode::kPerToken || quant.quant.mode == QuantMode::kPerGroup;
-  if (has_scales) {
-    NIBBLE_ASSIGN_OR_RETURN(
-        std::byte * scales,
-        AllocateResult(like, rows, ScalesPerRow(quant.quant.mode, d), DType::kF32, limit, "scales",
-                       response->mutable_scales()));
-    job->outputs.push_back(scales);
-  }
-  return absl::OkStatus();
+  if (!has_scales) return absl::OkStatus();
+  const int64_t per_row = ScalesPerRow(quant.quant.mode, d);
+  return memory.AddResult(
+      {Response::kScalesFieldNumber, "scales", like, rows, per_row, DType::kF32}, nullptr, "", job,
+      reply->tensors);
 }
 
 Prepared Finish(KeyedOperation operation, std::shared_ptr<Job> job, Op op, int64_t rows) {
@@ -163,15 +166,18 @@ Prepared Finish(KeyedOperation operation, std::shared_ptr<Job> job, Op op, int64
 
 }  // namespace
 
-absl::StatusOr<Prepared> RequestBuilder::Matmul(const v1::MatmulRequest& request,
-                                                v1::MatmulResponse* response) const {
+absl::StatusOr<Prepared> RequestBuilder::Matmul(const TensorRequest<v1::MatmulRequest>& received,
+                                                TensorReply<v1::MatmulResponse>* reply) const {
+  const v1::MatmulRequest& request = received.fields;
   NIBBLE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   NIBBLE_ASSIGN_OR_RETURN(WeightHandle weight, store_.Acquire(request.weight()));
   const WeightSpec& spec = weight->weight().spec();
-  NIBBLE_ASSIGN_OR_RETURN(const WireMatrix x, ParseMatrix(request.x(), "x"));
-  NIBBLE_RETURN_IF_ERROR(
-      CheckColumns("x", spec.k, x.cols,
-                   fmt::format("weight '{}' is {} x {}", request.weight(), spec.n, spec.k)));
+  auto job = std::make_shared<Job>();
+  NIBBLE_ASSIGN_OR_RETURN(
+      const TensorInput input,
+      memory_.Read(request.x(), received.data.Of(v1::MatmulRequest::kXFieldNumber), "x", *job));
+  const WireMatrix& x = input.matrix;
+  NIBBLE_RETURN_IF_ERROR(CheckColumns(spec, request.weight(), x));
   MatmulOptions options;
   options.x = x.dtype;
   NIBBLE_ASSIGN_OR_RETURN(options.activation,
@@ -183,28 +189,37 @@ absl::StatusOr<Prepared> RequestBuilder::Matmul(const v1::MatmulRequest& request
       ParseDType(request.output_dtype(), x.dtype == DType::kF8E4M3 ? DType::kBF16 : x.dtype,
                  {DType::kF32, DType::kF16, DType::kBF16}, "output_dtype"));
 
-  auto job = std::make_shared<Job>();
-  job->inputs.push_back({x.data, x.row_bytes()});
+  job->inputs.push_back(input.rows());
   if (request.has_x_scales()) {
-    NIBBLE_ASSIGN_OR_RETURN(const XScales scales, ParseXScales(request.x_scales(), x.rows, spec.k));
+    NIBBLE_ASSIGN_OR_RETURN(
+        const TensorInput scales_input,
+        memory_.Read(request.x_scales(), received.data.Of(v1::MatmulRequest::kXScalesFieldNumber),
+                     "x_scales", *job));
+    NIBBLE_ASSIGN_OR_RETURN(const XScales scales,
+                            ParseXScales(request.x_scales(), scales_input, x.rows, spec.k));
     options.x_scales = scales.mode;
     job->inputs.push_back(scales.input);
   }
-  NIBBLE_ASSIGN_OR_RETURN(
-      std::byte * y, AllocateResult(request.x(), x.rows, spec.n, options.y, max_message_bytes_, "y",
-                                    response->mutable_y()));
-  job->outputs.push_back(y);
-  response->set_request_id(request.request_id());
+  NIBBLE_RETURN_IF_ERROR(memory_.AddResult(
+      {v1::MatmulResponse::kYFieldNumber, "y", request.x(), x.rows, spec.n, options.y},
+      YMemory(request), "y_memory", *job, reply->tensors));
+  reply->fields.set_request_id(request.request_id());
   Prepared prepared = Finish(MakeMatmul(weight, options), std::move(job), Op::kMatmul, x.rows);
   prepared.device_index = weight->device_index();
   prepared.weight = std::move(weight);
   return prepared;
 }
 
-absl::StatusOr<Prepared> RequestBuilder::NormQuant(const v1::NormQuantRequest& request,
-                                                   v1::NormQuantResponse* response) const {
+absl::StatusOr<Prepared> RequestBuilder::NormQuant(
+    const TensorRequest<v1::NormQuantRequest>& received,
+    TensorReply<v1::NormQuantResponse>* reply) const {
+  const v1::NormQuantRequest& request = received.fields;
   NIBBLE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  NIBBLE_ASSIGN_OR_RETURN(const WireMatrix x, ParseMatrix(request.x(), "x"));
+  auto job = std::make_shared<Job>();
+  NIBBLE_ASSIGN_OR_RETURN(
+      const TensorInput input,
+      memory_.Read(request.x(), received.data.Of(v1::NormQuantRequest::kXFieldNumber), "x", *job));
+  const WireMatrix& x = input.matrix;
   NIBBLE_RETURN_IF_ERROR(CheckActivationType(x));
   NormQuantOptions options;
   options.d = x.cols;
@@ -218,17 +233,21 @@ absl::StatusOr<Prepared> RequestBuilder::NormQuant(const v1::NormQuantRequest& r
   options.quant = quant.quant;
   options.y = quant.y;
 
-  auto job = std::make_shared<Job>();
-  job->inputs.push_back({x.data, x.row_bytes()});
+  job->inputs.push_back(input.rows());
   if (request.has_residual()) {
-    NIBBLE_ASSIGN_OR_RETURN(const WireMatrix residual, ParseMatrix(request.residual(), "residual"));
+    NIBBLE_ASSIGN_OR_RETURN(
+        const TensorInput residual_input,
+        memory_.Read(request.residual(),
+                     received.data.Of(v1::NormQuantRequest::kResidualFieldNumber), "residual",
+                     *job));
+    const WireMatrix& residual = residual_input.matrix;
     if (residual.dtype != x.dtype || residual.rows != x.rows || residual.cols != x.cols) {
       return absl::InvalidArgumentError(fmt::format(
           "residual: expected {} [{}, {}] as x; received {} [{}, {}]", DTypeName(x.dtype), x.rows,
           x.cols, DTypeName(residual.dtype), residual.rows, residual.cols));
     }
     options.has_residual = true;
-    job->inputs.push_back({residual.data, residual.row_bytes()});
+    job->inputs.push_back(residual_input.rows());
   }
   if (x.cols == 0) {
     return absl::InvalidArgumentError("x.shape: expected at least 1 column; received 0");
@@ -249,14 +268,19 @@ absl::StatusOr<Prepared> RequestBuilder::NormQuant(const v1::NormQuantRequest& r
       break;
     }
     case v1::NormQuantRequest::kGammaInline: {
-      NIBBLE_ASSIGN_OR_RETURN(const WireMatrix gamma,
-                              ParseMatrix(request.gamma_inline(), "gamma_inline"));
+      const ByteSpans inline_data(std::as_bytes(std::span(request.gamma_inline().data())));
+      NIBBLE_ASSIGN_OR_RETURN(
+          const TensorInput gamma_input,
+          memory_.Read(request.gamma_inline(), inline_data, "gamma_inline", *job));
+      const WireMatrix& gamma = gamma_input.matrix;
       if (!IsFloat16Or32(gamma.dtype) || gamma.rows != 1 || gamma.cols != x.cols) {
         return absl::InvalidArgumentError(
             fmt::format("gamma_inline: expected F32, F16 or BF16 [{}]; received {} [{}, {}]",
                         x.cols, DTypeName(gamma.dtype), gamma.rows, gamma.cols));
       }
-      operation = MakeNormQuant(request.gamma_inline().data(), gamma.dtype, options);
+      std::string copied(gamma_input.data.size(), '\0');
+      gamma_input.data.CopyTo(0, copied.size(), reinterpret_cast<std::byte*>(copied.data()));
+      operation = MakeNormQuant(std::move(copied), gamma.dtype, options);
       break;
     }
     default:
@@ -264,15 +288,15 @@ absl::StatusOr<Prepared> RequestBuilder::NormQuant(const v1::NormQuantRequest& r
           "gamma: expected gamma_weight or gamma_inline; received neither");
   }
 
-  NIBBLE_RETURN_IF_ERROR(AllocateQuantized(request.x(), x.rows, x.cols, quant, max_message_bytes_,
-                                           response, job.get()));
+  NIBBLE_RETURN_IF_ERROR(AddQuantized(memory_, request, x.rows, x.cols, quant, reply, *job));
   if (options.has_residual) {
-    NIBBLE_ASSIGN_OR_RETURN(std::byte * residual,
-                            AllocateResult(request.x(), x.rows, x.cols, x.dtype, max_message_bytes_,
-                                           "residual", response->mutable_residual()));
-    job->outputs.push_back(residual);
+    NIBBLE_RETURN_IF_ERROR(
+        memory_.AddResult({v1::NormQuantResponse::kResidualFieldNumber, "residual", request.x(),
+                           x.rows, x.cols, x.dtype},
+                          request.has_residual_memory() ? &request.residual_memory() : nullptr,
+                          "residual_memory", *job, reply->tensors));
   }
-  response->set_request_id(request.request_id());
+  reply->fields.set_request_id(request.request_id());
   Prepared prepared = Finish(std::move(operation), std::move(job), Op::kNormQuant, x.rows);
   prepared.device_index =
       resident != nullptr ? resident->device_index() : engine_.LeastLoadedDevice();
@@ -280,10 +304,17 @@ absl::StatusOr<Prepared> RequestBuilder::NormQuant(const v1::NormQuantRequest& r
   return prepared;
 }
 
-absl::StatusOr<Prepared> RequestBuilder::SiluMulQuant(const v1::SiluMulQuantRequest& request,
-                                                      v1::SiluMulQuantResponse* response) const {
+absl::StatusOr<Prepared> RequestBuilder::SiluMulQuant(
+    const TensorRequest<v1::SiluMulQuantRequest>& received,
+    TensorReply<v1::SiluMulQuantResponse>* reply) const {
+  const v1::SiluMulQuantRequest& request = received.fields;
   NIBBLE_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  NIBBLE_ASSIGN_OR_RETURN(const WireMatrix x, ParseMatrix(request.x(), "x"));
+  auto job = std::make_shared<Job>();
+  NIBBLE_ASSIGN_OR_RETURN(
+      const TensorInput input,
+      memory_.Read(request.x(), received.data.Of(v1::SiluMulQuantRequest::kXFieldNumber), "x",
+                   *job));
+  const WireMatrix& x = input.matrix;
   NIBBLE_RETURN_IF_ERROR(CheckActivationType(x));
   if (x.cols == 0 || x.cols % 2 != 0) {
     return absl::InvalidArgumentError(fmt::format(
@@ -295,11 +326,9 @@ absl::StatusOr<Prepared> RequestBuilder::SiluMulQuant(const v1::SiluMulQuantRequ
   options.x = x.dtype;
   options.quant = quant.quant;
   options.y = quant.y;
-  auto job = std::make_shared<Job>();
-  job->inputs.push_back({x.data, x.row_bytes()});
-  NIBBLE_RETURN_IF_ERROR(AllocateQuantized(request.x(), x.rows, options.d, quant,
-                                           max_message_bytes_, response, job.get()));
-  response->set_request_id(request.request_id());
+  job->inputs.push_back(input.rows());
+  NIBBLE_RETURN_IF_ERROR(AddQuantized(memory_, request, x.rows, options.d, quant, reply, *job));
+  reply->fields.set_request_id(request.request_id());
   Prepared prepared = Finish(MakeSiluMulQuant(options), std::move(job), Op::kSiluMulQuant, x.rows);
   prepared.device_index = engine_.LeastLoadedDevice();
   return prepared;
@@ -334,19 +363,18 @@ absl::StatusOr<RequestBuilder::DequantizeRange> RequestBuilder::ParseDequantize(
   return range;
 }
 
-absl::StatusOr<Prepared> RequestBuilder::DequantizeChunk(const DequantizeRange& range,
-                                                         int64_t row_begin,
-                                                         v1::DequantizeResponse* response) const {
+absl::StatusOr<Prepared> RequestBuilder::DequantizeChunk(
+    const DequantizeRange& range, int64_t row_begin,
+    TensorReply<v1::DequantizeResponse>* reply) const {
   const int64_t rows = std::min(range.rows_per_chunk, range.row_end - row_begin);
   v1::Tensor like;
   like.add_shape(rows);
   like.add_shape(0);
   auto job = std::make_shared<Job>();
-  NIBBLE_ASSIGN_OR_RETURN(std::byte * out,
-                          AllocateResult(like, rows, range.weight->weight().spec().k, range.dtype,
-                                         max_message_bytes_, "rows", response->mutable_rows()));
-  job->outputs.push_back(out);
-  response->set_row_begin(row_begin);
+  NIBBLE_RETURN_IF_ERROR(memory_.AddResult({v1::DequantizeResponse::kRowsFieldNumber, "rows", like,
+                                            rows, range.weight->weight().spec().k, range.dtype},
+                                           nullptr, "", *job, reply->tensors));
+  reply->fields.set_row_begin(row_begin);
   Prepared prepared = Finish(MakeDequantize(range.weight, row_begin, range.dtype), std::move(job),
                              Op::kDequantize, rows);
   prepared.device_index = range.weight->device_index();

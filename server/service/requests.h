@@ -9,11 +9,13 @@
 #include "nibble/v1/linear.pb.h"
 #include "server/batcher/batcher.h"
 #include "server/executor/engine.h"
+#include "server/service/tensor_memory.h"
+#include "server/service/tensor_message.h"
 #include "server/weight_store/weight_store.h"
 
 namespace nibble::server {
 
-// A request that can be submitted. Request and response must outlive the work.
+// A request that can be submitted. Request and reply must outlive the work.
 struct Prepared {
   size_t device_index = 0;
   WeightHandle weight;  // null where no resident weight takes part
@@ -22,18 +24,18 @@ struct Prepared {
 
 class RequestBuilder {
  public:
-  // Store and engine outlive the builder. No message is made larger than `max_message_bytes`.
-  RequestBuilder(const WeightStore& store, const Engine& engine, uint64_t max_message_bytes)
-      : store_(store), engine_(engine), max_message_bytes_(max_message_bytes) {}
+  // Store and engine, and what `memory` refers to, outlive the builder.
+  RequestBuilder(const WeightStore& store, const Engine& engine, const TensorMemory& memory)
+      : store_(store), engine_(engine), memory_(memory) {}
 
-  // Each checks every field, allocates the results in `response` and names the place that results
-  // are written to. Errors name the field, the expected and the received value.
-  absl::StatusOr<Prepared> Matmul(const v1::MatmulRequest& request,
-                                  v1::MatmulResponse* response) const;
-  absl::StatusOr<Prepared> NormQuant(const v1::NormQuantRequest& request,
-                                     v1::NormQuantResponse* response) const;
-  absl::StatusOr<Prepared> SiluMulQuant(const v1::SiluMulQuantRequest& request,
-                                        v1::SiluMulQuantResponse* response) const;
+  // Each checks every field, allocates the results in `reply` and names the place that results are
+  // written to. Errors name the field, the expected and the received value.
+  absl::StatusOr<Prepared> Matmul(const TensorRequest<v1::MatmulRequest>& request,
+                                  TensorReply<v1::MatmulResponse>* reply) const;
+  absl::StatusOr<Prepared> NormQuant(const TensorRequest<v1::NormQuantRequest>& request,
+                                     TensorReply<v1::NormQuantResponse>* reply) const;
+  absl::StatusOr<Prepared> SiluMulQuant(const TensorRequest<v1::SiluMulQuantRequest>& request,
+                                        TensorReply<v1::SiluMulQuantResponse>* reply) const;
 
   // The range of a Dequantize call, and the work of one chunk of it.
   struct DequantizeRange {
@@ -45,12 +47,12 @@ class RequestBuilder {
   };
   absl::StatusOr<DequantizeRange> ParseDequantize(const v1::DequantizeRequest& request) const;
   absl::StatusOr<Prepared> DequantizeChunk(const DequantizeRange& range, int64_t row_begin,
-                                           v1::DequantizeResponse* response) const;
+                                           TensorReply<v1::DequantizeResponse>* reply) const;
 
  private:
   const WeightStore& store_;
   const Engine& engine_;
-  const uint64_t max_message_bytes_;
+  const TensorMemory memory_;
 };
 
 }  // namespace nibble::server

@@ -38,7 +38,8 @@ std::string ShapeText(const v1::Tensor& tensor) {
 
 }  // namespace
 
-absl::StatusOr<WireMatrix> ParseMatrix(const v1::Tensor& tensor, std::string_view field) {
+absl::StatusOr<WireMatrix> ParseMatrix(const v1::Tensor& tensor, uint64_t data_bytes,
+                                       std::string_view field) {
   WireMatrix matrix;
   NIBBLE_ASSIGN_OR_RETURN(matrix.dtype, ParseElementType(tensor.dtype(), field));
   const int rank = tensor.shape_size();
@@ -69,12 +70,11 @@ absl::StatusOr<WireMatrix> ParseMatrix(const v1::Tensor& tensor, std::string_vie
     return absl::InvalidArgumentError(fmt::format(
         "{}.shape: expected fewer than 2^63 bytes; received {}", field, ShapeText(tensor)));
   }
-  if (static_cast<uint64_t>(*bytes) != tensor.data().size()) {
+  if (static_cast<uint64_t>(*bytes) != data_bytes) {
     return absl::InvalidArgumentError(
         fmt::format("{}.data: expected {} bytes for {} {}; received {}", field, *bytes,
-                    DTypeName(matrix.dtype), ShapeText(tensor), tensor.data().size()));
+                    DTypeName(matrix.dtype), ShapeText(tensor), data_bytes));
   }
-  matrix.data = reinterpret_cast<const std::byte*>(tensor.data().data());
   return matrix;
 }
 
@@ -127,9 +127,9 @@ absl::StatusOr<QuantMode> ParseQuantMode(v1::QuantMode mode, std::string_view fi
                   static_cast<int>(mode)));
 }
 
-absl::StatusOr<std::byte*> AllocateResult(const v1::Tensor& like, int64_t rows, int64_t cols,
-                                          DType dtype, uint64_t limit_bytes, std::string_view field,
-                                          v1::Tensor* tensor) {
+absl::StatusOr<uint64_t> ShapeResult(const v1::Tensor& like, int64_t rows, int64_t cols,
+                                     DType dtype, uint64_t limit_bytes, std::string_view field,
+                                     v1::Tensor* tensor) {
   const auto elements = CheckedMul(rows, cols);
   const auto bytes =
       elements ? CheckedMul(*elements, static_cast<int64_t>(DTypeBytes(dtype))) : elements;
@@ -142,9 +142,7 @@ absl::StatusOr<std::byte*> AllocateResult(const v1::Tensor& like, int64_t rows, 
   tensor->set_dtype(ToWire(dtype));
   for (int i = 0; i + 1 < like.shape_size(); ++i) tensor->add_shape(like.shape(i));
   tensor->add_shape(cols);
-  std::string* data = tensor->mutable_data();
-  data->resize(static_cast<size_t>(*bytes));
-  return reinterpret_cast<std::byte*>(data->data());
+  return static_cast<uint64_t>(*bytes);
 }
 
 absl::Status CheckRequestId(std::string_view request_id) {

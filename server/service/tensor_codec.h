@@ -25,14 +25,14 @@ struct WireMatrix {
   DType dtype = DType::kBF16;
   int64_t rows = 0;
   int64_t cols = 0;
-  const std::byte* data = nullptr;
 
   int64_t row_bytes() const { return cols * static_cast<int64_t>(DTypeBytes(dtype)); }
 };
 
-// Checks dtype, rank, dimensions and the exact byte length. `field` names the tensor in messages. A
-// tensor of rank 1 is one row.
-absl::StatusOr<WireMatrix> ParseMatrix(const v1::Tensor& tensor, std::string_view field);
+// Checks dtype, rank and dimensions, and that the tensor's data, which may lie elsewhere, has the
+// exact length: `data_bytes`. `field` names the tensor in messages. A tensor of rank 1 is one row.
+absl::StatusOr<WireMatrix> ParseMatrix(const v1::Tensor& tensor, uint64_t data_bytes,
+                                       std::string_view field);
 
 // DTYPE_UNSPECIFIED gives `otherwise`. kInvalidArgument unless the type is one of `allowed`.
 absl::StatusOr<DType> ParseDType(v1::DType dtype, DType otherwise,
@@ -41,11 +41,12 @@ v1::DType ToWire(DType dtype);
 
 absl::StatusOr<QuantMode> ParseQuantMode(v1::QuantMode mode, std::string_view field);
 
-// Prepares `tensor` for [leading dimensions of `like`..., cols] of `dtype` and returns where its
-// bytes go. kResourceExhausted when the tensor would not fit a message of `limit_bytes`.
-absl::StatusOr<std::byte*> AllocateResult(const v1::Tensor& like, int64_t rows, int64_t cols,
-                                          DType dtype, uint64_t limit_bytes, std::string_view field,
-                                          v1::Tensor* tensor);
+// Makes `tensor` one of [leading dimensions of `like`..., cols] and `dtype`, without data, and
+// returns the bytes of its data. kResourceExhausted when it would not fit a message of
+// `limit_bytes`.
+absl::StatusOr<uint64_t> ShapeResult(const v1::Tensor& like, int64_t rows, int64_t cols,
+                                     DType dtype, uint64_t limit_bytes, std::string_view field,
+                                     v1::Tensor* tensor);
 
 absl::Status CheckRequestId(std::string_view request_id);
 

@@ -89,6 +89,14 @@ absl::Status UploadCall::TakeHeader(const v1::UploadHeader& header) {
     default:
       return absl::InvalidArgumentError("kind: expected checkpoint or matrix; received neither");
   }
+  const auto announced = static_cast<uint64_t>(header.total_bytes());
+  if (!service_.uploads.Take(announced)) {
+    return absl::ResourceExhaustedError(
+        fmt::format("total_bytes: expected at most {} in all uploads under way together "
+                    "(--max-concurrent-upload-bytes); received {} more; try again later",
+                    service_.uploads.limit(), announced));
+  }
+  announced_bytes_ = announced;
   NIBBLE_ASSIGN_OR_RETURN(spool_, Spool::Create());
   header_ = header;
   has_header_ = true;
@@ -208,6 +216,7 @@ void UploadCall::End(const absl::Status& status) {
   ended_ = true;
   meter_.Finished(status);
   spool_.reset();
+  service_.uploads.Give(std::exchange(announced_bytes_, 0));
   Finish(ToGrpcStatus(status));
 }
 

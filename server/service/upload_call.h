@@ -49,6 +49,7 @@ class UploadCall final : public grpc::ServerReadReactor<v1::UploadRequest>, publ
   bool has_header_ = false;
   v1::UploadHeader header_;
   std::unique_ptr<Spool> spool_;
+  uint64_t announced_bytes_ = 0;  // taken from the budget of uploads
   std::atomic<bool> cancelled_{false};
 
   std::mutex mutex_;

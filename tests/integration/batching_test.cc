@@ -165,6 +165,38 @@ TEST_F(Held, ADrainFinishesWhatWaits) {
   EXPECT_EQ(server_.ExitCode(), 0) << server_.log();
 }
 
+TEST(Batching, AFullQueueMakesRoomForTheNextCaller) {
+  constexpr int kQueueRows = 60;
+  constexpr char kQueued[] = "nibble_queue_rows{device=\"cpu:0\"}";
+  // What is queued stays so until there are rows for a whole batch.
+  ServerProcess server({"--weights-root=" + GoldenRoot(), "--max-queue-delay-us=60000000",
+                        "--max-queue-rows=60", "--max-batch-rows=60"});
+  Stubs flood(server);
+  Stubs other(server);
+  ASSERT_TRUE(Load(flood, kModel, kModel).ok());
+  const Golden golden = ReadGolden(kModel);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  auto stream = flood.linear->MatmulStream(&context);
+  for (int i = 0; i < kQueueRows - 1; ++i) {
+    ASSERT_TRUE(stream->Write(MatmulOf(golden.layer, Rows(golden.x, 1))));
+  }
+  stream->WritesDone();
+  while (Sample(server.HttpGet("/metrics"), kQueued) < kQueueRows - 1) std::this_thread::yield();
+  v1::MatmulResponse response;
+  const grpc::Status status = Matmul(other, MatmulOf(golden.layer, Rows(golden.x, 2)), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.info().batch_rows(), kQueueRows);
+  int refused = 0;
+  for (v1::MatmulStreamResponse reply; stream->Read(&reply);) {
+    if (!reply.has_error()) continue;
+    ++refused;
+    EXPECT_EQ(reply.error().code(), static_cast<int>(grpc::StatusCode::RESOURCE_EXHAUSTED));
+  }
+  EXPECT_EQ(refused, 1);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
 TEST(Batching, AStreamThatIsNotReadIsHeldBack) {
   // A row of y is 256 KiB, a request's y 8 MiB: the server holds 64 MiB of one stream.
   constexpr int64_t kN = 65536;
@@ -202,7 +234,7 @@ TEST(Batching, AStreamThatIsNotReadIsHeldBack) {
   stream->WritesDone();
   const auto done = [&] { return Sample(server.HttpGet("/metrics"), kDone); };
   while (done() < 8) std::this_thread::yield();
-  // Whatever the server had read of the stream by now is answered before these.
+  // The two callers take turns, so what the server has read of the stream is answered meanwhile.
   for (int i = 0; i < 10; ++i) {
     v1::MatmulResponse response;
     ASSERT_TRUE(Matmul(stubs, request, &response).ok());

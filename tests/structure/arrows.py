@@ -23,6 +23,7 @@ ARROWS = {
     "kernels/cuda": ["kernels/include", "kernels/core", "kernels/cuda/launch"],
     "kernels/cuda/launch": ["kernels/include", "kernels/core", "kernels/cuda/device"],
     "kernels/cuda/device": [],
+    "server/allocator": [],
     "server/clock": [],
     "server/log": [],
     "server/metrics": [],
@@ -44,7 +45,7 @@ ARROWS = {
         "server/executor", "server/loader", "server/log", "server/metrics", "server/status",
         "server/weight_store"],
     "server/main": [
-        "proto", "kernels/include", "server/batcher", "server/checkpoint", "server/clock",
+        "proto", "kernels/include", "server/allocator", "server/batcher", "server/checkpoint", "server/clock",
         "server/config", "server/executor", "server/health", "server/loader", "server/log",
         "server/metrics", "server/service", "server/status", "server/weight_store"],
     "client/cpp": ["proto"],

@@ -42,6 +42,7 @@ struct Extra {
   uint64_t bytes = 0;
   std::function<void()> on_done = {};
   int op = 0;
+  uint64_t caller = 0;
 };
 
 class BatcherTest : public ::testing::Test {
@@ -66,6 +67,7 @@ class BatcherTest : public ::testing::Test {
     work.rows = rows;
     work.bytes = extra.bytes;
     work.op = extra.op;
+    work.caller = extra.caller;
     if (extra.deadline.has_value()) work.deadline = clock_.Now() + *extra.deadline;
     work.payload = std::make_shared<int>(id);
     work.done = [this, id, on_done = std::move(extra.on_done)](const Outcome& outcome) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <random>
 
 #include "tests/unit/batcher/batcher_fixture.h"
@@ -14,8 +15,11 @@ using std::chrono::microseconds;
 
 class Model final : public BatchExecutor {
  public:
-  Model(const Batcher::Options& options, uint32_t seed)
-      : options_(options), random_(seed), batcher_(options, clock_, *this, nullptr) {}
+  Model(const Batcher::Options& options, int callers, uint32_t seed)
+      : options_(options),
+        callers_(callers),
+        random_(seed),
+        batcher_(options, clock_, *this, nullptr) {}
 
   void RunAll(int steps) {
     for (int step = 0; step < steps; ++step) {
@@ -47,7 +51,7 @@ class Model final : public BatchExecutor {
       const size_t id = *static_cast<const size_t*>(piece.payload.get());
       Entry& entry = requests_.at(id);
       EXPECT_EQ(entry.key, batch.key.parts[0]);
-      EXPECT_EQ(&entry, OldestQueued(entry.key)) << "order within a key";
+      EXPECT_EQ(&entry, OldestQueued(entry.key, entry.caller)) << "order within key and caller";
       EXPECT_EQ(piece.row_begin, entry.rows_started) << "rows neither skipped nor repeated";
       EXPECT_GT(piece.rows, 0);
       if (entry.rows <= options_.max_batch_rows) {
@@ -59,17 +63,25 @@ class Model final : public BatchExecutor {
       rows += piece.rows;
     }
     EXPECT_EQ(rows, batch.rows);
-    // Nothing that would have fitted stays behind.
-    if (const Entry* next = OldestQueued(batch.key.parts[0]); next != nullptr) {
+    // Something that would not have fitted stays behind, or nothing does.
+    bool any = false;
+    bool fits = true;
+    for (uint64_t caller = 0; caller < static_cast<uint64_t>(callers_); ++caller) {
+      const Entry* next = OldestQueued(batch.key.parts[0], caller);
+      if (next == nullptr) continue;
+      any = true;
       const bool splits = next->rows > options_.max_batch_rows;
-      EXPECT_GT(rows + (splits ? 1 : next->rows), options_.max_batch_rows);
+      fits &= rows + (splits ? 1 : next->rows) <= options_.max_batch_rows;
     }
+    EXPECT_FALSE(any && fits);
     held_.push_back({std::move(batch), std::move(done)});
   }
 
  private:
   struct Entry {
+    size_t id = 0;
     uint64_t key = 0;
+    uint64_t caller = 0;
     int64_t rows = 0;
     uint64_t bytes = 0;
     Clock::TimePoint submitted, deadline;
@@ -97,23 +109,19 @@ class Model final : public BatchExecutor {
     ExpireQueued();
     const size_t id = requests_.size();
     Entry& entry = requests_.emplace_back();
+    entry.id = id;
     entry.key = static_cast<uint64_t>(Pick(0, 3));
+    entry.caller = static_cast<uint64_t>(Pick(0, callers_ - 1));
     entry.rows = Pick(0, 7) == 0 ? Pick(1, 60) : Pick(1, 9);
     entry.bytes = static_cast<uint64_t>(Pick(0, 40));
     entry.submitted = clock_.Now();
     entry.deadline =
         Pick(0, 1) == 0 ? Clock::TimePoint::max() : clock_.Now() + microseconds(Pick(0, 40));
-    int64_t rows = entry.rows;
-    uint64_t bytes = entry.bytes;
-    for (const Entry& other : requests_) {
-      if (!other.queued()) continue;
-      rows += other.rows - other.rows_started;
-      bytes += other.bytes;
-    }
-    const bool fits = rows <= options_.max_queue_rows && bytes <= options_.max_queue_bytes;
-    const bool expected = fits && entry.deadline > clock_.Now();
+    const bool expected = entry.deadline > clock_.Now() && entry.rows <= options_.max_queue_rows &&
+                          entry.bytes <= options_.max_queue_bytes && MakeRoom(entry);
     Work work;
     work.key = Key(entry.key);
+    work.caller = entry.caller;
     work.rows = entry.rows;
     work.bytes = entry.bytes;
     work.deadline = entry.deadline;
@@ -131,6 +139,52 @@ class Model final : public BatchExecutor {
     const absl::StatusOr<Batcher::Ticket> ticket = batcher_.Submit(std::move(work));
     ASSERT_EQ(ticket.ok(), expected) << ticket.status();
     if (ticket.ok()) requests_.at(id).ticket = *ticket;
+  }
+
+  struct Use {
+    int64_t rows = 0;
+    uint64_t bytes = 0;
+  };
+  double Share(const Use& use) const {
+    return std::max(static_cast<double>(use.rows) / static_cast<double>(options_.max_queue_rows),
+                    static_cast<double>(use.bytes) / static_cast<double>(options_.max_queue_bytes));
+  }
+
+  // Ends requests of those who hold most until `entry` fits, where it is within an equal share.
+  bool MakeRoom(const Entry& entry) {
+    while (true) {
+      std::map<uint64_t, Use> uses;
+      std::map<uint64_t, Entry*> newest;
+      Use all{entry.rows, entry.bytes};
+      for (Entry& other : requests_) {
+        if (!other.queued()) continue;
+        uses[other.caller].rows += other.rows - other.rows_started;
+        uses[other.caller].bytes += other.bytes;
+        all.rows += other.rows - other.rows_started;
+        all.bytes += other.bytes;
+        newest[other.caller] = &other;
+      }
+      if (all.rows <= options_.max_queue_rows && all.bytes <= options_.max_queue_bytes) return true;
+      Use own = uses[entry.caller];
+      own.rows += entry.rows;
+      own.bytes += entry.bytes;
+      const double share = 1.0 / static_cast<double>(uses.size());
+      if (Share(own) > share) return false;
+      const Entry* most = nullptr;
+      for (const auto& [caller, entry_of] : newest) {
+        const double held = Share(uses[caller]);
+        if (held <= share) continue;
+        const double most_held = most == nullptr ? 0 : Share(uses[most->caller]);
+        if (held > most_held || (held == most_held && entry_of->id > most->id)) most = entry_of;
+      }
+      Entry* evicted = nullptr;
+      for (Entry& other : requests_) {
+        const bool candidate = most != nullptr && other.queued() && other.caller == most->caller;
+        if (candidate && other.rows_started == 0) evicted = &other;
+      }
+      if (evicted == nullptr) return false;
+      evicted->expected = absl::StatusCode::kResourceExhausted;
+    }
   }
 
   void Cancel() {
@@ -176,9 +230,9 @@ class Model final : public BatchExecutor {
     }
   }
 
-  const Entry* OldestQueued(uint64_t key) const {
+  const Entry* OldestQueued(uint64_t key, uint64_t caller) const {
     for (const Entry& entry : requests_) {
-      if (entry.queued() && entry.key == key) return &entry;
+      if (entry.queued() && entry.key == key && entry.caller == caller) return &entry;
     }
     return nullptr;
   }
@@ -195,13 +249,13 @@ class Model final : public BatchExecutor {
     return entry.submitted + options_.max_queue_delay <= clock_.Now();
   }
 
-  // The first request of a batch is the oldest of all when that one is ripe, else the oldest among
-  // the keys that fill a batch.
+  // The key of a batch is that of the oldest request when that one is ripe, else that of the oldest
+  // among the keys that fill a batch.
   void CheckMayLead(const Entry& leader) const {
     for (const Entry& entry : requests_) {
       if (!entry.queued()) continue;
       if (Ripe(entry) || QueuedRows(entry.key) >= options_.max_batch_rows) {
-        EXPECT_EQ(&entry, &leader);
+        EXPECT_EQ(entry.key, leader.key);
         return;
       }
     }
@@ -228,6 +282,7 @@ class Model final : public BatchExecutor {
   }
 
   const Batcher::Options options_;
+  const int callers_;
   std::mt19937 random_;
   testing::FakeClock clock_;
   Clock::TimePoint next_instant_ = Clock::TimePoint::min();
@@ -246,7 +301,8 @@ TEST_P(BatcherModelTest, RandomTraffic) {
   options.max_queue_bytes = std::array{100, 400, 100000}[seed % 3];
   options.batches_in_flight = 1 + static_cast<int>(seed % 3);
   options.max_queue_delay = microseconds(std::array{0, 0, 5, 25, 10}[seed % 5]);
-  Model(options, seed).RunAll(600);
+  const int callers = std::array{1, 3, 2, 8}[seed / 4 % 4];
+  Model(options, callers, seed).RunAll(600);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, BatcherModelTest, ::testing::Range(1u, 41u));

@@ -209,8 +209,8 @@ struct SumRequest {
       : a(std::move(a_rows)), b(std::move(b_rows)), out(a.size(), -1) {
     job = std::make_shared<server::Job>();
     job->operation = std::move(operation);
-    job->inputs = {{reinterpret_cast<const std::byte*>(a.data()), 4},
-                   {reinterpret_cast<const std::byte*>(b.data()), b.size() == 1 ? 0 : 4}};
+    job->inputs = {{server::ByteSpans(std::as_bytes(std::span(a))), 4},
+                   {server::ByteSpans(std::as_bytes(std::span(b))), b.size() == 1 ? 0 : 4}};
     job->outputs = {reinterpret_cast<std::byte*>(out.data())};
   }
   std::vector<int32_t> a;

@@ -43,7 +43,7 @@ TEST(ConfigFileTest, YamlSetsEveryKindOfOption) {
   const absl::StatusOr<Config> config = Parse({file.flag()});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->config, file.path());
-  EXPECT_EQ(config->listen, "127.0.0.1:7");
+  EXPECT_THAT(config->listen, ElementsAre("127.0.0.1:7"));
   EXPECT_EQ(config->control_listen, "[::1]:8");
   EXPECT_EQ(config->max_batch_rows, 32);
   EXPECT_EQ(config->max_queue_bytes, 64u << 20);
@@ -72,7 +72,7 @@ TEST(ConfigFileTest, JsonIsTaken) {
     const ConfigFile file(json);
     const absl::StatusOr<Config> config = Parse({file.flag()});
     ASSERT_TRUE(config.ok()) << config.status() << json;
-    EXPECT_EQ(config->listen, "h:1");
+    EXPECT_THAT(config->listen, ElementsAre("h:1"));
     EXPECT_EQ(config->max_batch_rows, 2);
     EXPECT_THAT(config->device, ElementsAre("cpu:0"));
     ASSERT_THAT(config->model, SizeIs(1));
@@ -151,7 +151,8 @@ TEST(ConfigFileTest, WrongTypesNameTheLine) {
             "FILE:1: weights_root: expected " + text + "\"false\"");
   EXPECT_EQ(FileFaults("weights_root: ~\n"), "FILE:1: weights_root: expected " + text + "nothing");
   EXPECT_EQ(FileFaults("weights_root: \"5\"\n"), "");
-  EXPECT_EQ(FileFaults("device: cpu:0\n"), "FILE:1: device: expected a list, received \"cpu:0\"");
+  EXPECT_EQ(FileFaults("device: 0\n"), "FILE:1: device: expected a list, received \"0\"");
+  EXPECT_EQ(FileFaults("device: cpu:0\n"), "");  // a list of one
   EXPECT_EQ(FileFaults("device:\n  - cpu:0\n  - 1\n"),
             "FILE:3: device: expected text, received \"1\"");
   EXPECT_EQ(FileFaults("model: a=/b\n"),
@@ -273,7 +274,7 @@ TEST(ConfigFileTest, RandomFilesEndInAnAnswer) {
 
 TEST(ConfigFileTest, ToYamlIsReadBack) {
   Config config;
-  config.listen = "unix:/run/a \"b\".sock";
+  config.listen = {"unix:/run/a \"b\".sock", "h:1"};
   config.control_listen = "[::1]:9";
   config.metrics_listen = "";
   config.port_file = std::string("line\nbreak\t\x01\x7f\xc2\x85\xe2\x80\xa8\xef\xbb\xbf: # '\\");
@@ -286,7 +287,13 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   config.model = {{"b", "/z"}, {"7", " lead"}, {"a/b", "é"}};
   config.quantize = {"b=nf4+nested", "a/b=fp8"};
   config.max_upload_bytes = uint64_t{1} << 40;
+  config.max_concurrent_upload_bytes = 77;
+  config.allow_shared_memory = true;
+  config.max_shared_memory_bytes = 4096;
+  config.enable_echo = true;
   config.max_message_bytes = 2047;
+  config.max_streams_per_connection = 3;
+  config.max_transport_bytes = uint64_t{1} << 33;
   config.max_batch_rows = 17;
   config.max_queue_rows = 18;
   config.max_queue_bytes = 1;

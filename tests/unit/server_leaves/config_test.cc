@@ -27,7 +27,7 @@ TEST(ConfigTest, NothingGivenMeansTheDefaults) {
   const absl::StatusOr<Config> config = Parse({});
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(ToYaml(*config), ToYaml(Config()));
-  EXPECT_EQ(config->listen, "0.0.0.0:50051");
+  EXPECT_THAT(config->listen, ElementsAre("0.0.0.0:50051"));
   EXPECT_FALSE(config->check_config);
 }
 
@@ -37,7 +37,7 @@ TEST(ConfigTest, FlagsTakeTheirValueAfterEqualsOrNext) {
              "--cpu-devices", "2", "--log-level=debug", "--check-config",
              "--metrics-listen=", "--weights-root=a=b", "--cpu-memory-bytes=1536MiB"});
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->listen, "127.0.0.1:1");
+  EXPECT_THAT(config->listen, ElementsAre("127.0.0.1:1"));
   EXPECT_EQ(config->max_batch_rows, 64);
   EXPECT_EQ(config->max_queue_delay_us, 5);
   EXPECT_EQ(config->cpu_devices, 2);
@@ -101,7 +101,7 @@ TEST(ConfigTest, WhatIsNoFlagIsAFault) {
 
 TEST(ConfigTest, AMissingValueIsAFault) {
   EXPECT_EQ(FaultsOf({"--listen"}),
-            "--listen: expected --listen=ADDRESS, received the end of the command line");
+            "--listen: expected --listen=ADDRESS,..., received the end of the command line");
   EXPECT_EQ(FaultsOf({"--weights-root", "--check-config"}),
             "--weights-root: expected --weights-root=DIR, received the flag \"--check-config\" "
             "next");
@@ -146,8 +146,7 @@ TEST(ConfigTest, AddressesAreWellFormed) {
                            "unix:relative", "unix:///run/nibble.sock"}) {
     EXPECT_EQ(FaultsOf({"--listen", good}), "") << good;
   }
-  for (const char* bad : {"",
-                          ":",
+  for (const char* bad : {":",
                           ":50051",
                           "50051",
                           "localhost",
@@ -195,6 +194,18 @@ TEST(ConfigTest, ListenersDoNotShareAPort) {
   EXPECT_EQ(FaultsOf({"--listen=127.0.0.1:0", "--control-listen=127.0.0.1:0"}), "");
   EXPECT_EQ(FaultsOf({"--listen=127.0.0.2:1", "--control-listen=127.0.0.1:1"}), "");
   EXPECT_EQ(FaultsOf({"--listen=unix:/a", "--control-listen=unix:/b", "--metrics-listen="}), "");
+}
+
+TEST(ConfigTest, TheDataPlaneListensOnSeveralAddresses) {
+  const auto config = Parse({"--listen=127.0.0.1:1,unix:/a", "--listen=[::1]:1"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_THAT(config->listen, ElementsAre("127.0.0.1:1", "unix:/a", "[::1]:1"));
+  EXPECT_EQ(FaultsOf({"--listen="}), "--listen: expected at least one address, received none");
+  EXPECT_EQ(FaultsOf({"--listen=a:1,a:1"}),
+            "--listen: expected each element once, received \"a:1\"");
+  EXPECT_THAT(FaultsOf({"--listen=0.0.0.0:1,127.0.0.1:1"}), HasSubstr("that of listen"));
+  EXPECT_THAT(FaultsOf({"--listen=a:1,unix:/b", "--control-listen=unix:/b"}),
+              HasSubstr("that of listen, which is \"unix:/b\""));
 }
 
 TEST(ConfigTest, NumbersKeepTheirRange) {
@@ -295,7 +306,8 @@ TEST(ConfigTest, HelpNamesEveryKeyAndItsDefault) {
   for (const std::string& line : LinesOf(ToYaml(Config()))) {
     std::string flag("  --");
     for (const char c : line.substr(0, line.find(':'))) flag += c == '_' ? '-' : c;
-    EXPECT_THAT(help, HasSubstr(flag + "=")) << line;
+    const bool is_switch = line.ends_with(": false");
+    EXPECT_THAT(help, HasSubstr(flag + (is_switch ? "\n" : "="))) << line;
   }
   for (const char* text :
        {"--config=FILE\n", "--check-config\n", "--help\n", "--version\n", "Default: 256MiB.",

@@ -16,5 +16,19 @@ TEST(ByteBudget, GivesNoMoreThanItsLimit) {
   EXPECT_TRUE(budget.Take(4));
 }
 
+TEST(ByteBudget, OneCallerHoldsHalfAtMost) {
+  ByteBudget budget(10);
+  EXPECT_FALSE(budget.TakeFor(1, 6));
+  EXPECT_TRUE(budget.TakeFor(1, 4));
+  EXPECT_FALSE(budget.TakeFor(1, 2));
+  EXPECT_TRUE(budget.TakeFor(1, 1));
+  EXPECT_TRUE(budget.TakeFor(2, 3));
+  EXPECT_FALSE(budget.TakeFor(3, 3));
+  budget.GiveFrom(1, 5);
+  EXPECT_TRUE(budget.TakeFor(3, 3));
+  EXPECT_TRUE(budget.TakeFor(1, 4));
+  EXPECT_FALSE(budget.TakeFor(4, 1));
+}
+
 }  // namespace
 }  // namespace nibble::server
