@@ -1,0 +1,65 @@
+#include "client/cpp/load/find_max.h"
+
+#include <cmath>
+
+#include "fmt/format.h"
+
+namespace nibble::load {
+namespace {
+
+// Below this no rate is worth trying: one request in a hundred seconds.
+constexpr double kLeastRate = 0.01;
+
+double NextRate(const FindMaxOptions& options, const FindMaxResult& found) {
+  if (found.steps.empty()) return options.start_rate;
+  if (found.failed_rate == 0.0) return found.rate * 2.0;
+  if (found.rate == 0.0) return found.failed_rate / 2.0;
+  return std::sqrt(found.rate * found.failed_rate);
+}
+
+bool Done(const FindMaxOptions& options, const FindMaxResult& found) {
+  if (static_cast<int>(found.steps.size()) >= options.max_steps) return true;
+  if (found.failed_rate == 0.0) return false;
+  if (found.rate == 0.0) return found.failed_rate / 2.0 < kLeastRate;
+  return found.failed_rate <= found.rate * (1.0 + options.precision);
+}
+
+}  // namespace
+
+std::string MissOf(const Probe& probe, const FindMaxOptions& options) {
+  if (probe.error_share > options.max_error_share) {
+    return fmt::format("{:.3g} % errors", 100.0 * probe.error_share);
+  }
+  if (probe.given_up) return "fell behind";
+  if (!(probe.achieved_rate > 0.0)) return "no answers";
+  if (!(probe.p99_ms <= options.p99_ms)) return "p99 above the target";
+  if (!(probe.achieved_rate >= options.achieved_share * probe.offered_rate)) {
+    return fmt::format("{:.0f} % of the offered rate",
+                       100.0 * probe.achieved_rate / probe.offered_rate);
+  }
+  return "";
+}
+
+absl::StatusOr<FindMaxResult> FindMax(
+    const FindMaxOptions& options, const std::function<absl::StatusOr<Probe>(double rate)>& probe,
+    const std::function<void(const FindMaxStep&)>& on_step) {
+  if (!(options.start_rate > 0.0)) {
+    return absl::InvalidArgumentError("start_rate: expected a rate above 0");
+  }
+  FindMaxResult found;
+  while (!Done(options, found)) {
+    FindMaxStep step;
+    step.rate = NextRate(options, found);
+    const absl::StatusOr<Probe> probed = probe(step.rate);
+    if (!probed.ok()) return probed.status();
+    step.probe = *probed;
+    step.reason = MissOf(step.probe, options);
+    step.passed = step.reason.empty();
+    (step.passed ? found.rate : found.failed_rate) = step.rate;
+    found.steps.push_back(step);
+    on_step(step);
+  }
+  return found;
+}
+
+}  // namespace nibble::load
