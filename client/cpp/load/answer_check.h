@@ -16,8 +16,8 @@ namespace nibble::load {
 class AnswerCheck {
  public:
   // Decodes every layer once (F32) and multiplies it in float64 with the workload's distinct rows,
-  // quantized first where activation_quant says so. The bias is what the server answers to zeros.
-  // Layers are taken from `client`, names from `workload`.
+  // quantized first where activation_quant says so. The bias is what the server answers to zeros,
+  // where the control plane says that there is one, or does not answer.
   static absl::StatusOr<AnswerCheck> Create(const Workload& workload, client::Client& client);
 
   // What is wrong with y; empty: every element is in tolerance. NaN must meet NaN.

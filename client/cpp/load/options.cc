@@ -57,7 +57,8 @@ void AddWorkFlags(CLI::App& app, Options& options) {
   app.add_option(
          "--weight", options.workload.weights,
          "Name of a layer; repeat it for several, of which each request takes one at random")
-      ->group(kGroup);
+      ->group(kGroup)
+      ->allow_extra_args(false);
   app.add_option("--weights", options.workload.pattern,
                  "Pattern over the names that the control plane lists, with * and ?; every ready "
                  "matrix that matches is used")

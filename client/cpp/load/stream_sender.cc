@@ -1,3 +1,4 @@
+#include <chrono>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
@@ -8,7 +9,7 @@
 namespace nibble::load {
 namespace {
 
-constexpr int64_t kCloseWaitNs = 2'000'000'000;
+constexpr std::chrono::seconds kCloseWait{2};
 constexpr int64_t kClosePollNs = 10'000'000;
 
 class Stream;
@@ -92,11 +93,11 @@ class Stream {
     if (call_ != nullptr) context_->TryCancel();
   }
 
-  // Half-closes; the server then ends the stream.
+  // Half-closes once, as soon as nothing is being written; the server then ends the stream.
   void Close() {
     std::lock_guard lock(mutex_);
-    if (call_ == nullptr || !started_ || writing_ || ending_) return;
-    closing_ = true;
+    if (call_ == nullptr || !started_ || writing_ || ending_ || half_closed_) return;
+    half_closed_ = closing_ = true;
     call_->WritesDone(&writes_done_);
   }
 
@@ -109,7 +110,7 @@ class Stream {
   void Open() {
     context_ = std::make_unique<grpc::ClientContext>();
     Prepare(*context_, options_, 0);
-    started_ = finished_ = ending_ = false;
+    started_ = finished_ = ending_ = half_closed_ = false;
     call_ = stub_->PrepareCall(context_.get(), method_, &queue_);
     call_->StartCall(&start_);
   }
@@ -189,6 +190,7 @@ class Stream {
   grpc::Status status_;
   bool started_ = false;
   bool writing_ = false;
+  bool half_closed_ = false;
   bool closing_ = false;   // the half-close is under way
   bool ending_ = false;    // Finish was called
   bool finished_ = false;  // Finish was answered
@@ -207,9 +209,10 @@ class StreamSender final : public Sender {
   }
 
   ~StreamSender() override {
-    for (const auto& stream : streams_) stream->Close();
-    for (int64_t waited_ns = 0; !AllClosed(); waited_ns += kClosePollNs) {
-      if (waited_ns >= kCloseWaitNs) CancelAll();
+    const auto begin = std::chrono::steady_clock::now();
+    while (!AllClosed()) {
+      for (const auto& stream : streams_) stream->Close();
+      if (std::chrono::steady_clock::now() - begin > kCloseWait) CancelAll();
       Poll(kClosePollNs, [](Exchange&) {});
     }
     queue_.Shutdown();
