@@ -33,7 +33,9 @@ std::string MissOf(const Probe& probe, const FindMaxOptions& options) {
   if (probe.given_up) return "fell behind";
   if (!(probe.achieved_rate > 0.0)) return "no answers";
   if (!(probe.p99_ms <= options.p99_ms)) return "p99 above the target";
-  if (!(probe.achieved_rate >= options.achieved_share * probe.offered_rate)) {
+  const double offered = probe.offered_rate * probe.seconds;
+  const double in_flight = 1.0 + probe.offered_rate * options.p99_ms / 1e3;
+  if (!(probe.achieved_rate * probe.seconds >= options.achieved_share * offered - in_flight)) {
     return fmt::format("{:.0f} % of the offered rate",
                        100.0 * probe.achieved_rate / probe.offered_rate);
   }

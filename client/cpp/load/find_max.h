@@ -11,16 +11,19 @@
 namespace nibble::load {
 
 struct FindMaxOptions {
-  double p99_ms = 0.0;           // target
-  double start_rate = 0.0;       // first rate that is tried, per second
-  double precision = 0.05;       // ends when the bounds are this close, relative to the lower one
-  double achieved_share = 0.97;  // of the offered rate that has to be answered in time
+  double p99_ms = 0.0;      // target
+  double start_rate = 0.0;  // first rate that is tried, per second
+  double precision = 0.05;  // ends when the bounds are this close, relative to the lower one
+  // Of the offered rate that has to be answered within the probe, beside what may still be in
+  // flight at its end: one request, and those of its last p99_ms.
+  double achieved_share = 0.97;
   double max_error_share = 0.0;
   int max_steps = 24;
 };
 
 // What a probe at one rate found.
 struct Probe {
+  double seconds = 0.0;
   double offered_rate = 0.0;
   double achieved_rate = 0.0;
   double p99_ms = 0.0;

@@ -199,6 +199,7 @@ class Program {
       if (!result.ok()) return result.status();
       mismatches_ += result->total.mismatches;
       Probe probed;
+      probed.seconds = result->seconds;
       probed.offered_rate = result->offered_rate;
       probed.achieved_rate = result->answer_rate();
       probed.p99_ms = static_cast<double>(result->total.latency_ns.Quantile(0.99)) / 1e6;

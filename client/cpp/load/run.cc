@@ -44,13 +44,13 @@ class ExchangePool {
   ExchangePool(const RunPlan& plan, std::span<const std::unique_ptr<Sender>> senders)
       : limit_(static_cast<size_t>(plan.max_in_flight)), senders_(senders) {}
 
-  // Of the one thread that keeps the time. Null once `stop` says so while none is free.
+  // Of the one thread that keeps the time. Null where `stop` says so after a wait for one.
   Exchange* Acquire(const std::function<bool()>& stop) {
     {
       std::unique_lock lock(mutex_);
       while (free_.empty() && made_.size() >= limit_) {
-        if (stop()) return nullptr;
         freed_.wait_for(lock, kStopCheck);
+        if (stop()) return nullptr;
       }
       if (!free_.empty()) {
         // The one that has been free for longest, so that all connections are used.
