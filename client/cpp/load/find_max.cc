@@ -10,8 +10,7 @@ namespace {
 // Below this no rate is worth trying: one request in a hundred seconds.
 constexpr double kLeastRate = 0.01;
 
-double NextRate(const FindMaxOptions& options, const FindMaxResult& found) {
-  if (found.steps.empty()) return options.start_rate;
+double NextRate(const FindMaxResult& found) {
   if (found.failed_rate == 0.0) return found.rate * 2.0;
   if (found.rate == 0.0) return found.failed_rate / 2.0;
   return std::sqrt(found.rate * found.failed_rate);
@@ -49,17 +48,28 @@ absl::StatusOr<FindMaxResult> FindMax(
     return absl::InvalidArgumentError("start_rate: expected a rate above 0");
   }
   FindMaxResult found;
+  int missed = 0;  // in a row, at this rate
+  double rate = options.start_rate;
   while (!Done(options, found)) {
     FindMaxStep step;
-    step.rate = NextRate(options, found);
-    const absl::StatusOr<Probe> probed = probe(step.rate);
+    step.rate = rate;
+    const absl::StatusOr<Probe> probed = probe(rate);
     if (!probed.ok()) return probed.status();
     step.probe = *probed;
     step.reason = MissOf(step.probe, options);
     step.passed = step.reason.empty();
-    (step.passed ? found.rate : found.failed_rate) = step.rate;
     found.steps.push_back(step);
     on_step(step);
+    missed = step.passed ? 0 : missed + 1;
+    if (step.passed) {
+      found.rate = rate;
+    } else if (missed < options.attempts) {
+      continue;
+    } else {
+      found.failed_rate = rate;
+      missed = 0;
+    }
+    rate = NextRate(found);
   }
   return found;
 }

@@ -18,7 +18,10 @@ struct FindMaxOptions {
   // flight at its end: one request, and those of its last p99_ms.
   double achieved_share = 0.97;
   double max_error_share = 0.0;
-  int max_steps = 24;
+  // A rate fails when so many probes in a row miss: one may have met with something else that this
+  // machine or the server's was doing.
+  int attempts = 2;
+  int max_steps = 32;  // probes
 };
 
 // What a probe at one rate found.
@@ -41,7 +44,7 @@ struct FindMaxStep {
 struct FindMaxResult {
   // The highest rate that passed; 0: none did.
   double rate = 0.0;
-  // The lowest rate that failed; 0: none did, so that `rate` is only what max_steps allowed.
+  // The lowest rate that failed; 0: none did, and `rate` is only what max_steps allowed.
   double failed_rate = 0.0;
   std::vector<FindMaxStep> steps;
 };
@@ -50,7 +53,8 @@ struct FindMaxResult {
 std::string MissOf(const Probe& probe, const FindMaxOptions& options);
 
 // Doubles or halves the rate until one passes and one fails, then tries the geometric mean of the
-// two. `on_step` sees every step as it ends. An error of `probe` ends the search.
+// two, until the bounds are close. `on_step` sees every step as it ends. An error of `probe` ends
+// the search.
 absl::StatusOr<FindMaxResult> FindMax(
     const FindMaxOptions& options, const std::function<absl::StatusOr<Probe>(double rate)>& probe,
     const std::function<void(const FindMaxStep&)>& on_step);

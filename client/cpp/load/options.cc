@@ -45,8 +45,8 @@ constexpr char kExamples[] = R"(Examples:
       the same bytes through the server's Echo (nibbled --enable-echo): what the transport allows
 
 What the table says: ANSWERS/s and ROWS/s are good answers within the measurement; percentiles
-are of good answers, at most 0.4 % too high; ERRORS counts requests that failed or were not answered
-within --deadline-ms; BATCH is the mean number of rows that the server ran together, QUEUE and
+are of good answers, at most 0.4 % too high; ERRORS counts requests that failed, were not answered
+within --deadline-ms or were answered wrongly; BATCH is the mean number of rows that the server ran together, QUEUE and
 COMPUTE its own times. STABLE compares the last three windows; a run that is not stable is shown
 as it is, and nothing measured is left out. A SEND LAG warning says that the generator itself was late.
 
@@ -107,7 +107,8 @@ void AddLoadFlags(CLI::App& app, Options& options) {
   CLI::Option* find_max =
       app.add_flag("--find-max", options.find_max,
                    "Find the highest open-loop rate whose 99th percentile is within --p99-ms, by "
-                   "bisection; starts at --rate, or at half of what --concurrency callers reach "
+                   "bisection; a rate fails when it misses twice in a row; starts at --rate, or at "
+                   "half of what --concurrency callers reach "
                    "(default 64)")
           ->group(kGroup);
   app.add_option("--p99-ms", options.p99_ms, "Target of --find-max, in milliseconds")

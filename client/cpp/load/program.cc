@@ -72,6 +72,7 @@ class Program {
     plan.rate = rate;
     plan.arrivals = options_.arrivals;
     plan.max_in_flight = options_.max_in_flight;
+    plan.least_exchanges = options_.ConnectionsFor(callers);
     plan.seed = options_.workload.seed;
     plan.warmup_ns = Ns(options_.warmup_seconds);
     plan.measure_ns = Ns(options_.seconds);

@@ -37,12 +37,15 @@ class Finish {
   size_t left_;
 };
 
-// Exchanges of an open loop: made as they are needed, at most plan.max_in_flight of them, spread
-// over the senders.
+// Exchanges of an open loop: as many as are needed, at most plan.max_in_flight, spread over the
+// senders.
 class ExchangePool {
  public:
   ExchangePool(const RunPlan& plan, std::span<const std::unique_ptr<Sender>> senders)
-      : limit_(static_cast<size_t>(plan.max_in_flight)), senders_(senders) {}
+      : limit_(static_cast<size_t>(plan.max_in_flight)), senders_(senders) {
+    const int64_t first = std::min(plan.max_in_flight, plan.least_exchanges);
+    while (made_.size() < static_cast<size_t>(first)) free_.push_back(Make());
+  }
 
   // Of the one thread that keeps the time. Null where `stop` says so after a wait for one.
   Exchange* Acquire(const std::function<bool()>& stop) {
@@ -59,8 +62,7 @@ class ExchangePool {
         return exchange;
       }
     }
-    made_.push_back(senders_[made_.size() % senders_.size()]->MakeExchange(made_.size()));
-    return made_.back().get();
+    return Make();
   }
   void Release(Exchange& exchange) {
     std::lock_guard lock(mutex_);
@@ -69,6 +71,11 @@ class ExchangePool {
   }
 
  private:
+  Exchange* Make() {
+    made_.push_back(senders_[made_.size() % senders_.size()]->MakeExchange(made_.size()));
+    return made_.back().get();
+  }
+
   const size_t limit_;
   const std::span<const std::unique_ptr<Sender>> senders_;
   std::vector<std::unique_ptr<Exchange>> made_;

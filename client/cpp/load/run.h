@@ -23,7 +23,10 @@ struct RunPlan {
   // Open loop: requests a second.
   double rate = 0.0;
   Arrivals arrivals = Arrivals::kPoisson;
-  int64_t max_in_flight = 10000;  // of an open loop
+  // Of an open loop: most requests in flight, and over how many exchanges they are spread at least,
+  // so that every connection is used.
+  int64_t max_in_flight = 10000;
+  int64_t least_exchanges = 1;
   uint64_t seed = 1;
 
   int64_t warmup_ns = 0;

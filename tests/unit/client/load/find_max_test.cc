@@ -88,6 +88,26 @@ TEST(FindMaxTest, ALooserTargetAllowsAHigherRate) {
             FindMax(Options(3.0, 100.0), probe, Ignore)->rate * 1.1);
 }
 
+TEST(FindMaxTest, OneMissIsNotBelieved) {
+  int probes = 0;
+  FindMaxOptions options = Options(5.0, 100.0);
+  options.max_steps = 4;
+  const auto probe = [&](double rate) {
+    return Probe{.seconds = 1.0,
+                 .offered_rate = rate,
+                 .achieved_rate = rate,
+                 .p99_ms = ++probes == 2 ? 9.0 : 1.0};
+  };
+  const FindMaxResult found = FindMax(options, probe, Ignore).value();
+  ASSERT_EQ(found.steps.size(), 4u);
+  EXPECT_FALSE(found.steps[1].passed);
+  EXPECT_EQ(found.steps[1].rate, 200.0);
+  EXPECT_EQ(found.steps[2].rate, 200.0);
+  EXPECT_TRUE(found.steps[2].passed);
+  EXPECT_EQ(found.rate, 400.0);
+  EXPECT_EQ(found.failed_rate, 0.0);
+}
+
 TEST(FindMaxTest, StepsAreShownWithTheirReason) {
   std::vector<FindMaxStep> steps;
   const auto probe = [](double rate) {
@@ -96,9 +116,10 @@ TEST(FindMaxTest, StepsAreShownWithTheirReason) {
                  .achieved_rate = rate,
                  .p99_ms = rate > 150.0 ? 9.0 : 1.0};
   };
-  const FindMaxResult found = FindMax(Options(5.0, 100.0), probe, [&](const FindMaxStep& s) {
-                                steps.push_back(s);
-                              }).value();
+  FindMaxOptions options = Options(5.0, 100.0);
+  options.attempts = 1;
+  const auto keep = [&](const FindMaxStep& step) { steps.push_back(step); };
+  const FindMaxResult found = FindMax(options, probe, keep).value();
   ASSERT_GE(steps.size(), 3u);
   EXPECT_EQ(steps[0].rate, 100.0);
   EXPECT_TRUE(steps[0].passed);

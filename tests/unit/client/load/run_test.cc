@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <vector>
@@ -11,6 +12,8 @@
 
 namespace nibble::load {
 namespace {
+
+const std::set<size_t> kFirstFour = {0, 1, 2, 3};
 
 class RunTest : public ::testing::Test {
  protected:
@@ -78,6 +81,16 @@ TEST_F(RunTest, AnOpenLoopSendsExactlyTheRequestsAskedFor) {
   EXPECT_EQ(result.arrived.answers, 2000);
   EXPECT_EQ(result.total.send_lag_ns.count(), 2000);
   EXPECT_FALSE(result.given_up);
+}
+
+TEST_F(RunTest, AnOpenLoopUsesEveryConnection) {
+  FakeSender& sender = AddSender();
+  std::set<size_t> numbers;
+  sender.answer = [&](Exchange& exchange) { numbers.insert(exchange.number()); };
+  RunPlan plan = Open(1000.0, 8);
+  plan.least_exchanges = 4;
+  RunPlanned(plan);
+  EXPECT_TRUE(std::includes(numbers.begin(), numbers.end(), kFirstFour.begin(), kFirstFour.end()));
 }
 
 TEST_F(RunTest, AnOpenLoopWithOneRequestInFlightSendsTheRestLate) {
