@@ -115,12 +115,14 @@ TEST_F(LoadTest, CallersNeedTheirToken) {
 }
 
 TEST_F(LoadTest, FindMaxEndsWithARate) {
-  // One step at a rate and with a target that any machine meets, bounded by its steps' length.
+  // A target that any machine meets, so that the number of steps alone ends the search.
   const LoadOutcome outcome =
-      RunLoad(*server_, {"--weights", "*nf4/*", "--find-max", "--p99-ms", "5000", "--rate", "100",
-                         "--seconds", "0.1", "--precision", "100"});
+      RunLoad(*server_, {"--weights", "*nf4/*", "--find-max", "--p99-ms", "20000", "--rate", "100",
+                         "--seconds", "0.1", "--max-steps", "2"});
   EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
-  EXPECT_GE(cli::Json::parse(outcome.out)["find_max"]["rate"], 100.0);
+  const cli::Json found = cli::Json::parse(outcome.out)["find_max"];
+  EXPECT_EQ(found["rate"], 200.0);
+  EXPECT_EQ(found["steps"].size(), 2u);
 }
 
 TEST_F(LoadTest, AQueueThatIsFullShowsInTheErrors) {

@@ -26,10 +26,10 @@ bool Done(const FindMaxOptions& options, const FindMaxResult& found) {
 }  // namespace
 
 std::string MissOf(const Probe& probe, const FindMaxOptions& options) {
+  if (probe.given_up) return "fell behind";
   if (probe.error_share > options.max_error_share) {
     return fmt::format("{:.3g} % errors", 100.0 * probe.error_share);
   }
-  if (probe.given_up) return "fell behind";
   if (!(probe.achieved_rate > 0.0)) return "no answers";
   if (!(probe.p99_ms <= options.p99_ms)) return "p99 above the target";
   const double offered = probe.offered_rate * probe.seconds;

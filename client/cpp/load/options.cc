@@ -120,6 +120,10 @@ void AddLoadFlags(CLI::App& app, Options& options) {
       ->group(kGroup)
       ->check(CLI::Range(0.1, 100.0))
       ->capture_default_str();
+  app.add_option("--max-steps", options.max_steps, "Most probes of --find-max")
+      ->group(kGroup)
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
 }
 
 void AddTransportFlags(CLI::App& app, Options& options) {
@@ -272,7 +276,8 @@ cli::Json Options::ToJson() const {
           {"against_echo", against_echo},
           {"find_max", find_max},
           {"p99_ms", p99_ms},
-          {"precision_percent", precision_percent}};
+          {"precision_percent", precision_percent},
+          {"max_steps", max_steps}};
 }
 
 void AddFlags(CLI::App& app, Options& options) {

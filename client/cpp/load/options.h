@@ -48,6 +48,7 @@ struct Options {
   bool find_max = false;
   double p99_ms = 0.0;
   double precision_percent = 5.0;
+  int max_steps = 32;
 
   std::string json;
   std::string csv;

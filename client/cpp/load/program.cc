@@ -184,6 +184,7 @@ class Program {
     search.p99_ms = options_.p99_ms;
     search.start_rate = *first;
     search.precision = options_.precision_percent / 100.0;
+    search.max_steps = options_.max_steps;
     search.max_error_share = options_.max_error_share;
     std::optional<Entry> best;
     const auto probe = [&](double rate) -> absl::StatusOr<Probe> {

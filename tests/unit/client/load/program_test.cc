@@ -171,12 +171,20 @@ TEST_F(LoadProgramTest, WritesItsReportsToFiles) {
   EXPECT_EQ(Load({"--requests", "5", "--warmup", "0", "--json", Path("no/r.json")}).code, 1);
 }
 
-TEST_F(LoadProgramTest, FindMaxNeedsAnAnswer) {
-  const Outcome outcome = Load({"--find-max", "--p99-ms", "1000", "--rate", "200", "--seconds",
-                                "0.05", "--warmup", "0", "--precision", "100", "--json", "-"});
+TEST_F(LoadProgramTest, FindMaxShowsItsStepsAndItsBestRun) {
+  const Outcome outcome = Load({"--find-max", "--p99-ms", "20000", "--rate", "200", "--seconds",
+                                "0.05", "--warmup", "0", "--max-steps", "2", "--json", "-"});
   ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
-  EXPECT_GE(outcome.json()["find_max"]["rate"], 50.0);
+  EXPECT_EQ(outcome.json()["find_max"]["rate"], 400.0);
+  EXPECT_EQ(outcome.json()["runs"][0]["rate"], 400.0);
   EXPECT_THAT(outcome.err, HasSubstr("200/s: "));
+}
+
+TEST_F(LoadProgramTest, FindMaxFailsWhereNoRateIsGoodEnough) {
+  const Outcome outcome = Load({"--find-max", "--p99-ms", "0.000001", "--rate", "500", "--seconds",
+                                "0.05", "--warmup", "0", "--max-steps", "2"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("no rate has its p99 within 1e-06 ms"));
 }
 
 TEST_F(LoadProgramTest, SaysThatThereIsNoSuchWeight) {
