@@ -158,7 +158,9 @@ def markdown_table(head, rows):
     return "\n".join(lines) + "\n"
 
 
-def milliseconds(microseconds):
+def duration(microseconds):
+    if microseconds < 1000:
+        return f"{microseconds:.0f} µs"
     return f"{microseconds / 1000:.3g} ms"
 
 

@@ -99,8 +99,8 @@ def soak(options, server):
         f"# Soak of nibbled\n\n{machine['cpu']}, {machine['cores']} cores; INT4 layer {options.n}x{options.k}; "
         f"{options.minutes:g} min at {rate:,.0f} requests a second, 80 % of the highest rate with a p99 within "
         f"{options.p99_ms:g} ms; commit {document['commit']}.\n\n"
-        f"{run['requests']:,} requests, p50 {serving.milliseconds(latency['p50'])}, "
-        f"p99 {serving.milliseconds(latency['p99'])}, max {serving.milliseconds(latency['max'])}, "
+        f"{run['requests']:,} requests, p50 {serving.duration(latency['p50'])}, "
+        f"p99 {serving.duration(latency['p99'])}, max {serving.duration(latency['max'])}, "
         f"{run['checked']:,} answers checked.\n\n" + table_of(samples) + "\n"
         + ("".join(f"FAILED: {problem}\n" for problem in problems)
            or f"No error; RSS within 5 % of what it was after {settled_s:g} s, no thread and no descriptor more.\n"))
