@@ -35,6 +35,7 @@ void Ledger::Record(const Exchange& exchange, int64_t now_ns, bool compared,
   }
   if (good && exchange.intended_ns < begin_ns_) return;
   ++tally_.requests;
+  tally_.last_ns = now_ns;
   if (open_loop_) tally_.send_lag_ns.Record(exchange.sent_ns - exchange.intended_ns);
   if (!good) {
     ErrorCount& error = tally_.errors[answer.code];

@@ -188,12 +188,14 @@ void AddMeasureFlags(CLI::App& app, Options& options) {
       ->group(kGroup)
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--check", options.check,
-               "Compare answers with products computed here over the decoded weight, within the "
-               "derived tolerance")
-      ->group(kGroup);
+  CLI::Option* check =
+      app.add_flag("--check", options.check,
+                   "Compare answers with products computed here over the decoded weight, within "
+                   "the derived tolerance")
+          ->group(kGroup);
   app.add_option("--check-share", options.check_share, "Share of the answers that --check compares")
       ->group(kGroup)
+      ->needs(check)
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
   app.add_option("--max-error-share", options.max_error_share,

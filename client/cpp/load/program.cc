@@ -2,7 +2,10 @@
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <chrono>
 #include <fstream>
+#include <optional>
 #include <ostream>
 
 #include "client/cpp/cli/flags.h"
@@ -18,6 +21,8 @@ namespace nibble::load {
 namespace {
 
 constexpr int kUsageExit = 2;
+// Of the calls before the load, such as decoding a large layer.
+constexpr std::chrono::minutes kSetupDeadline{10};
 constexpr double kNsPerSecond = 1e9;
 constexpr int kDefaultWindows = 5;
 // Steps of --find-max end early when a request is sent so many times its target late.
@@ -45,7 +50,9 @@ class Program {
     absl::StatusOr<client::ClientOptions> connection = session.Options();
     if (!connection.ok()) return connection.status();
     connection_ = *std::move(connection);
-    auto client = client::Client::Create(connection_);
+    client::ClientOptions setup = connection_;
+    setup.deadline = kSetupDeadline;  // --deadline-ms is of the load's requests
+    auto client = client::Client::Create(setup);
     if (!client.ok()) return client.status();
     absl::StatusOr<Workload> workload =
         Workload::Create(options_.workload, **client, connection_.max_message_bytes);

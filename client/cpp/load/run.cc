@@ -115,8 +115,8 @@ class Observer {
     while (!finish.WaitFor(plan_.window_ns)) {
     }
     Gather();
-    if (end_ns == 0) {  // all that was wanted was answered: the measurement lasted until then
-      end_ns = clock_.NowNs();
+    if (end_ns == 0) {  // all that was wanted has ended: the measurement lasted until then
+      end_ns = result_.total.last_ns;
       result_.arrived = result_.total.volume;
     }
     result_.seconds = std::max(static_cast<double>(end_ns - begin_ns) / 1e9, 1e-9);

@@ -32,6 +32,7 @@ void Volume::Add(const Volume& other) {
 void Tally::Merge(const Tally& other) {
   volume.Add(other.volume);
   requests += other.requests;
+  last_ns = std::max(last_ns, other.last_ns);
   latency_ns.Merge(other.latency_ns);
   send_lag_ns.Merge(other.send_lag_ns);
   queue_us.Merge(other.queue_us);

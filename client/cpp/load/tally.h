@@ -34,6 +34,7 @@ struct Tally {
   // All below counts only requests that were meant to be sent within the measurement, whenever they
   // ended.
   int64_t requests = 0;  // good or not
+  int64_t last_ns = 0;   // when the last of them ended
   // Of good answers, from the time at which the request was meant to be sent.
   Histogram latency_ns;
   // By how much sending was late; open loop alone.

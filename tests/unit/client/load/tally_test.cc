@@ -119,6 +119,7 @@ TEST(TallyTest, MergesEverything) {
   EXPECT_EQ(merged.volume.answers, 2);
   EXPECT_EQ(merged.volume.rows, 6);
   EXPECT_EQ(merged.requests, 3);
+  EXPECT_EQ(merged.last_ns, 1500);
   EXPECT_EQ(merged.latency_ns.count(), 2);
   EXPECT_EQ(merged.latency_ns.max(), 400);
   EXPECT_EQ(merged.kernels.at("k"), 2);
