@@ -73,6 +73,7 @@ class Server:
         self._directory = tempfile.TemporaryDirectory(prefix="nibble-bench-")
         self._process = None
         self._ports = {}
+        self._loads = 0
 
     @property
     def pid(self):
@@ -136,17 +137,24 @@ class Server:
 
     def start_load(self, *arguments):
         """nibble-load in the background; finish_load has its report."""
-        return subprocess.Popen(
-            [self._nibble_load, *self._addresses(), "--json", "-", *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._loads += 1
+        report = os.path.join(self.scratch, f"load-{self._loads}.json")
+        process = subprocess.Popen(
+            [self._nibble_load, *self._addresses(), "--json", report, *map(str, arguments)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process.report = report
+        return process
 
     @staticmethod
     def finish_load(process, may_fail=False):
-        """The report of a nibble-load that start_load started."""
-        out, err = process.communicate()
-        if process.returncode != 0 and not (may_fail and out):
+        """The report of a nibble-load that start_load started; with may_fail also of one that ended with an error
+        after it was written."""
+        err = process.communicate()[1]
+        written = os.path.exists(process.report)
+        if not written or (process.returncode != 0 and not may_fail):
             raise Failure(f"nibble-load: exit code {process.returncode}: {err.strip()}")
-        return json.loads(out)
+        with open(process.report, encoding="utf-8") as file:
+            return json.load(file)
 
     def load(self, *arguments):
         return self.finish_load(self.start_load(*arguments))
