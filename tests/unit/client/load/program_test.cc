@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 #include "tests/unit/client/cli_fixture.h"
 
@@ -68,9 +69,11 @@ TEST_F(LoadProgramTest, AnOpenLoopKeepsItsCount) {
 }
 
 TEST_F(LoadProgramTest, AStreamHasSeveralRequestsInFlight) {
-  for (const char* load : {"--concurrency=6", "--rate=4000"}) {
+  // One thread sends over both connections, so that both are used however few the requests are.
+  for (const auto& [load, threads] :
+       {std::pair("--concurrency=6", "--threads=1"), std::pair("--rate=4000", "--threads=2")}) {
     const Outcome outcome =
-        Load(Bounded({"--transport", "stream", load, "--connections", "2", "--check"}));
+        Load(Bounded({"--transport", "stream", load, threads, "--connections", "2", "--check"}));
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(outcome.json()["runs"][0]["checked"], 40);
   }
