@@ -29,6 +29,7 @@ ARROWS = {
     "server/config": ["server/log"],
     "server/checkpoint": ["kernels/include"],
     "server/batcher": ["server/clock"],
+    "server/tools": ["kernels/include", "server/checkpoint"],
     "server/weight_store": [
         "kernels/include", "server/checkpoint", "server/clock", "server/log", "server/metrics"],
     "server/executor": [
@@ -46,7 +47,7 @@ ARROWS = {
         "server/config", "server/executor", "server/health", "server/loader", "server/log",
         "server/metrics", "server/service", "server/status", "server/weight_store"],
     "client/cpp": ["proto"],
-    "client/cpp/cli": ["proto", "client/cpp", "server/checkpoint/safetensors.h"],
+    "client/cpp/cli": ["proto", "client/cpp", "server/checkpoint/safetensors.h", "server/tools"],
     "tests": [
         "proto", "kernels", "server", "client"],
 }

@@ -23,11 +23,14 @@ CLEAN = {
     "server/batcher/batcher.h": '#include "server/clock/clock.h"\n',
     "server/checkpoint/safetensors.h": "#include <span>\n",
     "server/checkpoint/checkpoint.h": '#include "nibble/ops.h"\n#include "safetensors.h"\n',
+    "server/tools/inspect.h": "#include <string>\n",
+    "server/tools/inspect.cc": '#include "nibble/ops.h"\n#include "server/checkpoint/checkpoint.h"\n',
     "server/service/service.cc":
         '#include "nibble/v1/linear.grpc.pb.h"\n#include "server/batcher/batcher.h"\n',
     "client/cpp/include/nibble/client.h": '#include "nibble/v1/linear.pb.h"\n',
     "client/cpp/cli/cli.cc":
-        '#include "nibble/client.h"\n#include "server/checkpoint/safetensors.h"\n',
+        '#include "nibble/client.h"\n#include "server/checkpoint/safetensors.h"\n'
+        '#include "server/tools/inspect.h"\n',
     "tests/unit/any_test.cc":
         '#include <gtest/gtest.h>\n#include "kernels/core/format.h"\n'
         '#include "server/batcher/batcher.h"\n#include "nibble/client.h"\n',
@@ -62,6 +65,8 @@ PLANTED = [
      "no arrow client/cpp -> server/checkpoint"),
     ("client/cpp/cli/bad.cc", '#include "server/checkpoint/checkpoint.h"',
      "no arrow client/cpp/cli -> server/checkpoint"),
+    ("client/cpp/bad.cc", '#include "server/tools/inspect.h"',
+     "no arrow client/cpp -> server/tools"),
     ("client/cpp/cli/bad.cc", '#include "nibble/ops.h"',
      "no arrow client/cpp/cli -> kernels/include"),
     ("server/new_room/a.cc", "int a;", "in no room"),

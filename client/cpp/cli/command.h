@@ -38,6 +38,7 @@ void AddUploadCommands(CLI::App& parent, Commands& commands);   // load upload
 void AddLinearCommands(CLI::App& parent, Commands& commands);   // matmul dequant
 void AddQuantCommands(CLI::App& parent, Commands& commands);    // norm-quant silu-mul-quant
 void AddServingCommands(CLI::App& parent, Commands& commands);  // health bench
+void AddInspectCommand(CLI::App& parent, Commands& commands);   // inspect
 
 // The whole program: parses `arguments` (without the program's name) and runs the command. 0: done;
 // 1: an error of the server or the client, or a check that failed; 2: wrong usage.

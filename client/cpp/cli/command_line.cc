@@ -105,6 +105,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const Io& io) {
   AddLinearCommands(app, commands);
   AddQuantCommands(app, commands);
   AddServingCommands(app, commands);
+  AddInspectCommand(app, commands);
   for (const auto& command : commands) {
     command->app()->footer("Flags of every command (addresses, TLS, --json): nibble --help");
   }
