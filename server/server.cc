@@ -62,6 +62,14 @@ void WriteGrpcLog(gpr_log_func_args* args) {
   log::Write(level, "grpc", {{"message", args->message}});
 }
 
+checkpoint::OpenOptions OpenOptionsOf(const ModelConfig& model) {
+  checkpoint::OpenOptions options;
+  if (model.fuse == "required") options.fusing = checkpoint::Fusing::kRequired;
+  if (model.fuse == "where-possible") options.fusing = checkpoint::Fusing::kWherePossible;
+  if (!model.layers.empty()) options.layers = {model.layers};
+  return options;
+}
+
 // Keeps the gauges of resident weights and device memory in step with the store.
 class StoreMetrics : public WeightStoreObserver {
  public:
@@ -254,7 +262,7 @@ absl::Status GrpcServer::LoadModels() {
   for (const ModelConfig& model : config_.model) {
     const Clock::TimePoint begin = clock_->Now();
     NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Checkpoint> opened,
-                            checkpoint::Checkpoint::Open(model.directory));
+                            checkpoint::Checkpoint::Open(model.directory, OpenOptionsOf(model)));
     NIBBLE_ASSIGN_OR_RETURN(const Loaded loaded, LoadCheckpoint(
                                                      *store_, *opened, {model.name, ""},
                                                      [](const LoadProgress&) {}, draining_));

@@ -6,6 +6,7 @@
 #include "nibble/status.h"
 #include "server/checkpoint/checkpoint.h"
 #include "server/log/log.h"
+#include "server/service/format_codec.h"
 #include "server/status/status.h"
 
 namespace nibble::server {
@@ -13,10 +14,12 @@ namespace nibble::server {
 absl::StatusOr<Loaded> LoadCall::LoadAll(const std::string& weights_root,
                                          const v1::LoadRequest& request) {
   NIBBLE_RETURN_IF_ERROR(ValidateWeightName(request.name()));
+  NIBBLE_ASSIGN_OR_RETURN(const checkpoint::OpenOptions options,
+                          ParseOpenOptions(request.fuse(), request.layers()));
   NIBBLE_ASSIGN_OR_RETURN(const std::string directory,
                           ResolveBelowRoot(weights_root, request.path()));
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::Checkpoint> opened,
-                          checkpoint::Checkpoint::Open(directory));
+                          checkpoint::Checkpoint::Open(directory, options));
   return LoadCheckpoint(
       service_.store, *opened, {request.name(), request.device()},
       [this](const LoadProgress& progress) {

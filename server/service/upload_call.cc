@@ -72,6 +72,8 @@ absl::Status UploadCall::TakeHeader(const v1::UploadHeader& header) {
   }
   switch (header.kind_case()) {
     case v1::UploadHeader::kCheckpoint:
+      NIBBLE_RETURN_IF_ERROR(
+          ParseOpenOptions(header.checkpoint().fuse(), header.checkpoint().layers()).status());
       break;
     case v1::UploadHeader::kMatrix: {
       NIBBLE_ASSIGN_OR_RETURN(const ConstMatrixView shape,
@@ -184,10 +186,13 @@ absl::StatusOr<Loaded> UploadCall::LoadSpooled() {
         ParseFormat(header_.matrix().target(), matrix.rows, matrix.cols, "matrix.target"));
     return LoadMatrix(service_.store, matrix, format, target);
   }
+  const v1::CheckpointUpload& upload = header_.checkpoint();
+  NIBBLE_ASSIGN_OR_RETURN(const checkpoint::OpenOptions options,
+                          ParseOpenOptions(upload.fuse(), upload.layers()));
   NIBBLE_ASSIGN_OR_RETURN(
       const std::unique_ptr<checkpoint::Checkpoint> opened,
-      checkpoint::Checkpoint::FromBytes(mapped.bytes, mapped.keep_alive,
-                                        header_.checkpoint().config_json(), header_.name()));
+      checkpoint::Checkpoint::FromBytes(mapped.bytes, mapped.keep_alive, upload.config_json(),
+                                        header_.name(), options));
   return LoadCheckpoint(
       service_.store, *opened, target, [](const LoadProgress&) {}, cancelled_);
 }

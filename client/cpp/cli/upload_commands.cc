@@ -1,4 +1,5 @@
 #include "client/cpp/cli/command.h"
+#include "client/cpp/cli/flags.h"
 #include "client/cpp/cli/format_flags.h"
 #include "client/cpp/cli/table.h"
 #include "client/cpp/cli/tensor_file.h"
@@ -14,6 +15,29 @@ Json StringsJson(const Strings& strings) {
   return json;
 }
 
+// Which layers of a checkpoint are loaded, and which of them become one.
+class LayerFlags {
+ public:
+  void AddTo(CLI::App& app) {
+    fuse_option_ = AddNamedFlag(
+        app, "--fuse", fuse_,
+        {{"required", v1::FUSE_REQUIRED}, {"where-possible", v1::FUSE_WHERE_POSSIBLE}},
+        "Make one layer of q_proj, k_proj and v_proj, and of gate_proj and up_proj; parts that "
+        "cannot be fused exactly are an error, or stay apart");
+    layers_option_ = app.add_option(
+        "--layers", layers_, "Regular expression; only layers whose name it matches. Repeatable");
+  }
+  bool given() const { return fuse_option_->count() > 0 || layers_option_->count() > 0; }
+  v1::Fuse fuse() const { return fuse_; }
+  const std::vector<std::string>& layers() const { return layers_; }
+
+ private:
+  CLI::Option* fuse_option_ = nullptr;
+  CLI::Option* layers_option_ = nullptr;
+  v1::Fuse fuse_ = v1::FUSE_UNSPECIFIED;
+  std::vector<std::string> layers_;
+};
+
 class LoadCommand final : public Command {
  public:
   explicit LoadCommand(CLI::App& parent)
@@ -23,6 +47,7 @@ class LoadCommand final : public Command {
         ->add_option("PATH", path_, "Directory, relative to the server's --weights-root")
         ->required();
     app()->add_option("--device", device_, "Device for every weight. Default: by free memory");
+    layers_.AddTo(*app());
   }
 
   absl::StatusOr<int> Run(const Session& session) override {
@@ -32,6 +57,8 @@ class LoadCommand final : public Command {
     request.set_name(name_);
     request.set_path(path_);
     request.set_device(device_);
+    request.set_fuse(layers_.fuse());
+    request.mutable_layers()->Assign(layers_.layers().begin(), layers_.layers().end());
     absl::StatusOr<v1::LoadProgress> last;
     {
       Progress progress(session.io(), "load " + name_);
@@ -59,6 +86,7 @@ class LoadCommand final : public Command {
   std::string name_;
   std::string path_;
   std::string device_;
+  LayerFlags layers_;
 };
 
 class UploadCommand final : public Command {
@@ -77,6 +105,7 @@ class UploadCommand final : public Command {
         flags.add_option("--matrix", matrix_, "safetensors file that holds the matrix");
     flags.add_option("--tensor", tensor_, "Name of the matrix in --matrix")->capture_default_str();
     format_.AddTo(flags);
+    layers_.AddTo(flags);
   }
 
   std::string UsageError() const override {
@@ -86,6 +115,7 @@ class UploadCommand final : public Command {
     if (matrix && !format_.given()) return "--matrix: needs --format";
     if (matrix && config_option_->count() > 0) return "--config: needs --checkpoint";
     if (checkpoint && format_.given()) return "--format: needs --matrix";
+    if (matrix && layers_.given()) return "--fuse, --layers: need --checkpoint";
     return "";
   }
 
@@ -120,6 +150,8 @@ class UploadCommand final : public Command {
     client::CheckpointUploadOptions upload;
     upload.name = name_;
     upload.device = device_;
+    upload.fuse = layers_.fuse();
+    upload.layers = layers_.layers();
     if (config_option_->count() > 0) {
       absl::StatusOr<std::string> config = ReadTextFile(config_);
       if (!config.ok()) return config.status();
@@ -154,6 +186,7 @@ class UploadCommand final : public Command {
   std::string matrix_;
   std::string tensor_ = "weight";
   FormatFlags format_;
+  LayerFlags layers_;
 };
 
 }  // namespace

@@ -44,7 +44,10 @@ v1::UploadHeader HeaderOf(const CheckpointUploadOptions& upload) {
   v1::UploadHeader header;
   header.set_name(upload.name);
   header.set_device(upload.device);
-  header.mutable_checkpoint()->set_config_json(upload.config_json);
+  v1::CheckpointUpload& checkpoint = *header.mutable_checkpoint();
+  checkpoint.set_config_json(upload.config_json);
+  checkpoint.set_fuse(upload.fuse);
+  checkpoint.mutable_layers()->Assign(upload.layers.begin(), upload.layers.end());
   return header;
 }
 

@@ -126,6 +126,8 @@ struct CheckpointUploadOptions {
   std::string device{};  // empty: by free memory
   // config.json of the checkpoint; may be empty for bitsandbytes and dense layers.
   std::string config_json{};
+  v1::Fuse fuse = v1::FUSE_UNSPECIFIED;
+  std::vector<std::string> layers{};  // regular expressions; empty: every layer
 };
 
 struct MatrixUploadOptions {
