@@ -57,6 +57,13 @@ void StorePast(std::byte* to, const Words& words) {
 #endif
 }
 
+// Ends what StorePast began, for other threads.
+void FinishStores() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 bool IsAligned(const std::byte* to, int64_t stride) {
   return (reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(stride)) % sizeof(Words) == 0;
 }
@@ -226,6 +233,7 @@ void CodesFromColumnWords(std::span<const std::byte> words, int64_t n, int64_t k
                     std::min(4 * kTileRows, row_bytes - 4 * top));
     }
   }
+  FinishStores();
   ClearPadding(codes, n, k);
 }
 
@@ -253,6 +261,7 @@ void CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, int6
       }
     }
   }
+  FinishStores();
 }
 
 void CodesFromRowWords(std::span<const std::byte> words, int64_t n, int64_t k,
