@@ -81,6 +81,10 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
     return Refused(fmt::format("GPTQ with {} bits", bits), "GPTQ with 4 bits is");
   }
   NIBBLE_RETURN_IF_ERROR(ExpectShape("qzeros", *zeros, {groups, CeilDiv(spec.n, 8)}));
+  // Without activation order the groups follow the inputs; with it nothing else tells them.
+  if (index == nullptr && config.desc_act.value_or(false) && groups > 1) {
+    NIBBLE_RETURN_IF_ERROR(context.Require(prefix, ".g_idx").status());
+  }
   if (index != nullptr) {
     NIBBLE_RETURN_IF_ERROR(ExpectDType("g_idx", *index, {"I32"}));
     if (index->shape.size() != 1 || CeilDiv(index->shape[0], 8) != words->shape[0]) {

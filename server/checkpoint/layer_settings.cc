@@ -16,28 +16,32 @@ namespace {
 using nlohmann::json;
 using Rule = ModuleList::Rule;
 
-// Patterns are tried on every layer.
-constexpr size_t kMaxPatterns = 1024;
+// Patterns are tried on every layer; exact names are looked up.
+constexpr size_t kMaxPatterns = 512;
 
 absl::Status TooMany(std::string_view key, size_t count) {
   return absl::InvalidArgumentError(
       fmt::format("{}: expected at most {} entries, received {}", key, kMaxPatterns, count));
 }
 
+absl::Status TooManyPatterns(std::string_view key) {
+  return absl::InvalidArgumentError(
+      fmt::format("{}: expected at most {} patterns, received more", key, kMaxPatterns));
+}
+
 struct SkipKey {
   std::string_view key;
   Rule rule;
-  size_t most;
 };
 // Where the dialects list what they left in 16 bits. AutoAWQ matches parts of a name, transformers
 // starts and ends.
 constexpr std::array<SkipKey, 6> kSkipKeys = {{
-    {"llm_int8_skip_modules", Rule::kStartOrEnd, kMaxPatterns},
-    {"modules_to_not_convert", Rule::kStartOrEnd, kMaxPatterns},
-    {"ignored_layers", Rule::kTargets, 1'000'000},
-    {"ignore_patterns", Rule::kTargets, kMaxPatterns},
-    {"ignore", Rule::kTargets, 1'000'000},
-    {"exclude_modules", Rule::kGlob, kMaxPatterns},
+    {"llm_int8_skip_modules", Rule::kStartOrEnd},
+    {"modules_to_not_convert", Rule::kStartOrEnd},
+    {"ignored_layers", Rule::kTargets},
+    {"ignore_patterns", Rule::kTargets},
+    {"ignore", Rule::kTargets},
+    {"exclude_modules", Rule::kGlob},
 }};
 
 // What the presets of compressed-tensors say of weights (quantization/quant_scheme.py), as far as
@@ -78,9 +82,13 @@ void ApplyPreset(std::string_view name, Scheme* scheme) {
   }
 }
 
-absl::Status AddTargets(const std::vector<std::string>& targets, Scheme* scheme) {
-  if (targets.size() > kMaxPatterns) return TooMany("targets", targets.size());
-  for (const std::string& target : targets) scheme->targets.Add(target, Rule::kTargets);
+// `patterns` counts those of all groups.
+absl::Status AddTargets(const std::vector<std::string>& targets, size_t* patterns, Scheme* scheme) {
+  for (const std::string& target : targets) {
+    scheme->targets.Add(target, Rule::kTargets);
+    if (*patterns + scheme->targets.patterns() > kMaxPatterns) return TooManyPatterns("targets");
+  }
+  *patterns += scheme->targets.patterns();
   return absl::OkStatus();
 }
 
@@ -124,10 +132,10 @@ absl::Status ReadSkipLists(const json& object, QuantConfig* config) {
   for (const SkipKey& skip : kSkipKeys) {
     std::vector<std::string> entries;
     NIBBLE_RETURN_IF_ERROR(ReadStrings(object, skip.key, &entries));
-    if (entries.size() > skip.most) return TooMany(skip.key, entries.size());
     const bool awq = config->method == "awq" && skip.rule == Rule::kStartOrEnd;
     for (const std::string& entry : entries) {
       config->skipped.Add(entry, awq ? Rule::kSubstring : skip.rule);
+      if (config->skipped.patterns() > kMaxPatterns) return TooManyPatterns(skip.key);
     }
   }
   return absl::OkStatus();
@@ -168,6 +176,7 @@ absl::Status ReadSchemes(const json& object, QuantConfig* config) {
   if (groups == nullptr) return absl::OkStatus();
   if (!groups->is_object()) return WrongType("config_groups", "an object", *groups);
   if (groups->size() > kMaxPatterns) return TooMany("config_groups", groups->size());
+  size_t patterns = 0;
   for (const auto& [name, group] : groups->items()) {
     Scheme scheme;
     scheme.name = name;
@@ -183,7 +192,7 @@ absl::Status ReadSchemes(const json& object, QuantConfig* config) {
     } else {
       return WrongType("config_groups", "objects, or lists of targets", group);
     }
-    NIBBLE_RETURN_IF_ERROR(AddTargets(targets, &scheme));
+    NIBBLE_RETURN_IF_ERROR(AddTargets(targets, &patterns, &scheme));
     config->schemes.push_back(std::move(scheme));
   }
   return absl::OkStatus();

@@ -52,6 +52,10 @@ class ModuleList {
   Match Find(std::string_view name) const;
   const std::vector<std::string>& unusable() const { return unusable_; }
   bool empty() const;
+  // Entries that are tried one by one on every name.
+  size_t patterns() const {
+    return start_or_end_.size() + substrings_.size() + patterns_.size() + unusable_.size();
+  }
 
  private:
   Match FindAs(std::string_view name) const;

@@ -1,5 +1,6 @@
 #include "server/loader/layer_queue.h"
 
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -51,6 +52,12 @@ LayerQueue::State LayerQueue::state() const {
   return state_;
 }
 
+absl::Status LayerQueue::WorkOn(size_t layer) const try {
+  return work_(layer);
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("the system refused host memory for a layer");
+}
+
 void LayerQueue::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -60,7 +67,7 @@ void LayerQueue::Run() {
     waiting_.pop_front();
     ++in_work_;
     lock.unlock();
-    absl::Status status = work_(item.layer);
+    absl::Status status = WorkOn(item.layer);
     lock.lock();
     --in_work_;
     cost_bytes_ -= item.cost_bytes;

@@ -47,6 +47,7 @@ class LayerQueue {
     int64_t cost_bytes = 0;
   };
   void Run();
+  absl::Status WorkOn(size_t layer) const;
 
   const int64_t budget_bytes_;
   const Work work_;

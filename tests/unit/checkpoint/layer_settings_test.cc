@@ -243,9 +243,14 @@ TEST(SchemeTest, MalformedListsAreNamed) {
   ExpectRefused(builder, Groups(R"("g":{"targets":"Linear"})"), kInvalid, {"targets", "a list"});
   ExpectRefused(builder, Groups("", "1"), kInvalid, {"ignore: expected a list of names"});
   std::string many = "\"re:a\"";
-  for (int i = 0; i < 1024; ++i) many += ",\"re:a\"";
+  for (int i = 0; i < 512; ++i) many += ",\"re:a\"";
   ExpectRefused(builder, Groups(fmt::format(R"("g":{{"targets":[{}]}})", many)), kInvalid,
-                {"targets", "at most 1024"});
+                {"targets", "at most 512"});
+  ExpectRefused(builder, Groups("", many), kInvalid, {"ignore", "at most 512"});
+  // Exact names are looked up, and may be many.
+  std::string names = "\"m.a\"";
+  for (int i = 0; i < 2000; ++i) names += fmt::format(",\"m.{}\"", i);
+  EXPECT_TRUE(builder.Open(Groups("", names)).ok());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <set>
 #include <thread>
 
@@ -110,6 +111,12 @@ TEST(LayerQueueTest, EndingDropsWhatWaitsAndWaitsForWhatIsInWork) {
     gate.Open(1);
   }
   EXPECT_GE(ended, 1);
+}
+
+TEST(LayerQueueTest, MemoryThatRunsOutIsAnError) {
+  LayerQueue queue(1, 100, [](size_t) -> absl::Status { throw std::bad_alloc(); });
+  queue.Push(0, 1, 1);
+  EXPECT_EQ(queue.WaitForProgress().status.code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(LayerQueueTest, ManyLayersOnManyThreads) {
