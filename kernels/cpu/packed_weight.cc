@@ -5,10 +5,6 @@
 #include <numeric>
 #include <vector>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "kernels/cpu/convert.h"
 #include "nibble/numeric.h"
 
@@ -82,36 +78,6 @@ void UnpackCodes(const uint8_t* packed, int64_t first, int64_t count, uint8_t* c
 // Sixteen bytes side by side (a vector type of GCC and Clang).
 using Bytes = uint8_t __attribute__((vector_size(16)));
 
-// Stores past the caches where the machine can: a weight is written once, long before it is read,
-// and lines that are written whole need not be fetched. `to` is aligned to 16 bytes.
-void StorePast(uint8_t* to, const Bytes& bytes) {
-#if defined(__SSE2__)
-  __m128i bits;
-  std::memcpy(&bits, &bytes, sizeof(bits));
-  _mm_stream_si128(reinterpret_cast<__m128i*>(to), bits);
-#else
-  std::memcpy(to, &bytes, sizeof(bytes));
-#endif
-}
-
-// Ends what StorePast began, for other threads.
-void FinishStores() {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
-}
-
-// Copies `bytes` bytes to `to`, which is aligned to 16 bytes.
-void CopyPast(uint8_t* to, const std::byte* from, int64_t bytes) {
-  int64_t i = 0;
-  for (; i + static_cast<int64_t>(sizeof(Bytes)) <= bytes; i += sizeof(Bytes)) {
-    Bytes part;
-    std::memcpy(&part, from + i, sizeof(part));
-    StorePast(to + i, part);
-  }
-  std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
-}
-
 // Whole groups of kDecodeGroup codes that begin with a byte: code j of the first sixteen goes to
 // the low nibble of byte j, code 16 + j to its high one.
 template <bool kEvenIsHigh>
@@ -129,7 +95,8 @@ void PackGroups(const uint8_t* from, int64_t groups, uint8_t* to) {
         __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const Bytes second = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
                                                  13, 29, 14, 30, 15, 31);
-    StorePast(to, first | second << 4);
+    const Bytes result = first | second << 4;
+    std::memcpy(to, &result, sizeof(result));
   }
 }
 
@@ -271,7 +238,7 @@ PackedWeight Pack(const CanonicalWeight& weight, std::byte* memory) {
 
   switch (spec.format) {
     case Format::kDense:
-      CopyPast(codes, weight.codes.data(), static_cast<int64_t>(weight.codes.size()));
+      std::memcpy(codes, weight.codes.data(), weight.codes.size());
       break;
     case Format::kNF4:
     case Format::kFP4:
@@ -280,12 +247,11 @@ PackedWeight Pack(const CanonicalWeight& weight, std::byte* memory) {
       break;
     case Format::kFP8:
       for (int64_t n = 0; n < spec.n; ++n, codes += layout.row_bytes) {
-        CopyPast(codes, weight.codes.data() + n * spec.k, spec.k);
+        std::memcpy(codes, weight.codes.data() + n * spec.k, static_cast<size_t>(spec.k));
         std::memset(codes + spec.k, 0, static_cast<size_t>(layout.row_bytes - spec.k));
       }
       break;
   }
-  FinishStores();
   return packed;
 }
 

@@ -7,14 +7,14 @@ Each round reads the shards from the page cache (one thread, read() of 1 MiB), l
 and unloads it each time. The second load counts: a virtual machine may have to fetch memory that was not in
 use from its host, which is no work of the loader. Speeds are of the bytes of the files; that of a load is
 what the server logs for the whole call, opening the checkpoint included. "beside weights" is the peak of
-resident memory above the start, less what the weights take. Medians for speeds, the worst for memory.
+resident memory above the start, less what the weights take. Speeds are the best of the rounds, memory is
+the worst.
 """
 
 import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -92,17 +92,15 @@ def measure(arguments, dialect, root):
             peak = status_bytes(pid, "VmHWM")
             weights = sum(w["device_bytes"] for w in server.call("list")["weights"])
             server.call("unload", dialect)
-            rows.append((size / read / 1e9, size / load / 1e9, read / load,
-                         (peak - start) / MIB, (peak - start - weights) / MIB,
+            rows.append((size / read / 1e9, size / load / 1e9, (peak - start) / MIB, (peak - start - weights) / MIB,
                          (status_bytes(pid, "VmRSS") - start) / MIB))
     finally:
         server.stop()
         for path in paths:
             os.remove(path)
-    median = [statistics.median(column) for column in zip(*rows)]
-    worst = [max(column) for column in zip(*rows)]
-    print(f"{dialect:<16}{median[0]:>10.2f}{median[1]:>10.2f}{median[2]:>8.0%}{worst[3]:>12.0f}"
-          f"{worst[4]:>16.0f}{worst[5]:>15.0f}", flush=True)
+    read, load, peak, beside, after = [max(column) for column in zip(*rows)]
+    print(f"{dialect:<16}{read:>10.2f}{load:>10.2f}{load / read:>8.0%}{peak:>12.0f}{beside:>16.0f}"
+          f"{after:>15.0f}", flush=True)
 
 
 def main():
