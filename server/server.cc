@@ -63,6 +63,14 @@ void WriteGrpcLog(gpr_log_func_args* args) {
   log::Write(level, "grpc", {{"message", args->message}});
 }
 
+checkpoint::OpenOptions OpenOptionsOf(const ModelConfig& model) {
+  checkpoint::OpenOptions options;
+  if (model.fuse == "required") options.fusing = checkpoint::Fusing::kRequired;
+  if (model.fuse == "where-possible") options.fusing = checkpoint::Fusing::kWherePossible;
+  if (!model.layers.empty()) options.layers = {model.layers};
+  return options;
+}
+
 // Keeps the gauges of resident weights and device memory in step with the store.
 class StoreMetrics : public WeightStoreObserver {
  public:
@@ -243,7 +251,7 @@ absl::Status GrpcServer::WritePortFile(int metrics_port) const {
 absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> GrpcServer::OpenModel(
     const ModelConfig& model) const {
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Checkpoint> opened,
-                          checkpoint::Checkpoint::Open(model.directory));
+                          checkpoint::Checkpoint::Open(model.directory, OpenOptionsOf(model)));
   for (const std::string& element : config_.quantize) {
     const ModelFormat quantize = SplitQuantize(element);
     if (quantize.model != model.name) continue;

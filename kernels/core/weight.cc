@@ -1,5 +1,6 @@
 #include "nibble/weight.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -118,7 +119,11 @@ Status ValidateWeight(const CanonicalWeight& weight) {
   const WeightSpec& spec = weight.spec;
   NIBBLE_ASSIGN_OR_RETURN(const WeightGeometry geometry, GeometryOf(spec));
   NIBBLE_RETURN_IF_ERROR(CheckSizes(weight, geometry));
-  for (int64_t i = 0; i < geometry.zero_point_bytes; ++i) {
+  uint8_t largest = 0;  // looked at by itself, since that is many at once
+  for (const std::byte zero : weight.zero_points.span()) {
+    largest = std::max(largest, static_cast<uint8_t>(zero));
+  }
+  for (int64_t i = 0; largest > kMaxZeroPoint; ++i) {
     if (const int zero = ByteAt(weight.zero_points, i); zero > kMaxZeroPoint) {
       return absl::InvalidArgumentError(
           fmt::format("zero_points[{}, {}]: expected 0 to {}; received {}", i / geometry.groups,

@@ -8,15 +8,15 @@
 namespace nibble::checkpoint {
 
 absl::StatusOr<LayerPlan> PlanAwq(const Context& context, const std::string& prefix) {
-  const QuantConfig& config = context.config;
+  const LayerSettings settings = SettingsOf(context.config, prefix);
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* words, context.Require(prefix, ".qweight"));
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* zeros, context.Require(prefix, ".qzeros"));
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* scales, context.Require(prefix, ".scales"));
   if (context.Find(prefix, ".g_idx") != nullptr) {
     return absl::InvalidArgumentError("g_idx: expected none beside AWQ's qweight");
   }
-  if (config.bits && *config.bits != 4) {
-    return Refused(fmt::format("AWQ with {} bits", *config.bits), "AWQ with 4 bits is");
+  if (settings.bits && *settings.bits != 4) {
+    return Refused(fmt::format("AWQ with {} bits", *settings.bits), "AWQ with 4 bits is");
   }
   NIBBLE_RETURN_IF_ERROR(ExpectDType("qweight", *words, {"I32"}));
   NIBBLE_RETURN_IF_ERROR(ExpectMatrix("qweight", *words));
@@ -24,23 +24,20 @@ absl::StatusOr<LayerPlan> PlanAwq(const Context& context, const std::string& pre
   NIBBLE_RETURN_IF_ERROR(ExpectMatrix("scales", *scales));
 
   LayerPlan plan;
-  CanonicalWeight& weight = plan.weight;
-  WeightSpec& spec = weight.spec;
+  WeightSpec& spec = plan.spec;
   spec.format = Format::kInt4;
   NIBBLE_ASSIGN_OR_RETURN(spec.scale_dtype, FloatDType("scales", *scales));
-  spec.dtype = config.model_dtype.value_or(spec.scale_dtype);
+  spec.dtype = context.config.model_dtype.value_or(spec.scale_dtype);
   spec.k = words->shape[0];
   spec.n = scales->shape[1];
   const int64_t groups = scales->shape[0];
   NIBBLE_RETURN_IF_ERROR(ExpectShape("qweight", *words, {spec.k, spec.n / 8}));
   NIBBLE_RETURN_IF_ERROR(ExpectShape("qzeros", *zeros, {groups, spec.n / 8}));
-  NIBBLE_ASSIGN_OR_RETURN(spec.group_size,
-                          GroupSize(config.group_size, config.per_layer, spec.k, groups));
+  NIBBLE_ASSIGN_OR_RETURN(spec.group_size, GroupSize(settings.group_size, spec.k, groups));
 
-  const PackedZeros packed = {PackedZeros::Layout::kInterleaved, zeros->data, spec.n, groups, 0};
-  DescribeZeroPoints(packed, packed.Histogram(), &spec);
-  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
-  plan.repack = RepackFromTranspose(CodesFromInterleavedWords, *words, *scales, packed);
+  AttachFromTranspose(CodesFromInterleavedWords, *words, *scales, &plan);
+  AttachZeroPoints({PackedZeros::Layout::kInterleaved, zeros->data, spec.n, groups, 0}, &plan);
+  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &plan));
   return FinishPlan(prefix, "awq", std::move(plan));
 }
 

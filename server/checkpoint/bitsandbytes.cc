@@ -46,8 +46,8 @@ std::string StringOf(const json& state, std::string_view key) {
 }
 
 // Reads quant_state into the spec and, where the layer is nested, the offset.
-absl::Status ReadQuantState(const TensorEntry& entry, CanonicalWeight* weight) {
-  WeightSpec& spec = weight->spec;
+absl::Status ReadQuantState(const TensorEntry& entry, LayerPlan* plan) {
+  WeightSpec& spec = plan->spec;
   NIBBLE_RETURN_IF_ERROR(ExpectDType("quant_state", entry, {"U8"}));
   const std::string_view text(reinterpret_cast<const char*>(entry.data.data()), entry.data.size());
   absl::StatusOr<json> parsed = ParseJsonObject(text, kMaxQuantStateBytes);
@@ -104,7 +104,7 @@ absl::Status ReadQuantState(const TensorEntry& entry, CanonicalWeight* weight) {
   if (!(std::abs(value) <= std::numeric_limits<float>::max())) {
     return Field("nested_offset", "a finite binary32", state);
   }
-  weight->nested_offset = static_cast<float>(value);
+  plan->nested_offset = static_cast<float>(value);
   return absl::OkStatus();
 }
 
@@ -142,7 +142,7 @@ absl::Status ExpectAtLeast(const Context& context, std::string_view prefix, std:
 }
 
 absl::Status AttachNested(const Context& context, const std::string& prefix, int64_t count,
-                          const TensorEntry& absmax, CanonicalWeight* weight) {
+                          const TensorEntry& absmax, LayerPlan* plan) {
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* scales,
                           context.Require(prefix, ".weight.nested_absmax"));
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* map,
@@ -160,8 +160,8 @@ absl::Status AttachNested(const Context& context, const std::string& prefix, int
   NIBBLE_RETURN_IF_ERROR(ExpectDType("weight.absmax", absmax, {"U8"}));
   const int64_t bytes = 4 * count;
   NIBBLE_RETURN_IF_ERROR(ExpectAtLeast(context, prefix, "weight.nested_absmax", *scales, bytes));
-  weight->nested_scales = Borrow(*scales, bytes);
-  weight->nested_map = Borrow(*map);
+  plan->nested_scales = Borrow(*scales, bytes);
+  plan->nested_map = Borrow(*map);
   return absl::OkStatus();
 }
 
@@ -183,26 +183,25 @@ absl::StatusOr<LayerPlan> PlanBitsandbytes(const Context& context, const std::st
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* map, context.Require(prefix, ".weight.quant_map"));
 
   LayerPlan plan;
-  CanonicalWeight& weight = plan.weight;
-  WeightSpec& spec = weight.spec;
+  WeightSpec& spec = plan.spec;
   spec.format = fp4_state != nullptr ? Format::kFP4 : Format::kNF4;
   spec.nested = context.Find(prefix, ".weight.nested_absmax") != nullptr || absmax->dtype == "U8";
-  NIBBLE_RETURN_IF_ERROR(ReadQuantState(*state, &weight));
+  NIBBLE_RETURN_IF_ERROR(ReadQuantState(*state, &plan));
   NIBBLE_RETURN_IF_ERROR(CheckQuantMap(*map, spec.format));
 
   NIBBLE_ASSIGN_OR_RETURN(const WeightGeometry geometry, GeometryOf(spec));
   NIBBLE_RETURN_IF_ERROR(ExpectAtLeast(context, prefix, "weight", *codes, geometry.code_bytes));
-  weight.codes = Borrow(*codes, geometry.code_bytes);
+  plan.codes = Borrow(*codes, geometry.code_bytes);
   if (spec.nested) {
     NIBBLE_RETURN_IF_ERROR(
-        AttachNested(context, prefix, geometry.nested_scale_count, *absmax, &weight));
+        AttachNested(context, prefix, geometry.nested_scale_count, *absmax, &plan));
   } else {
     NIBBLE_RETURN_IF_ERROR(ExpectDType("weight.absmax", *absmax, {"F32"}));
   }
   NIBBLE_RETURN_IF_ERROR(
       ExpectAtLeast(context, prefix, "weight.absmax", *absmax, geometry.scale_bytes));
-  weight.scales = Borrow(*absmax, geometry.scale_bytes);
-  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
+  plan.scales = Borrow(*absmax, geometry.scale_bytes);
+  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &plan));
   return FinishPlan(prefix, "bitsandbytes", std::move(plan));
 }
 

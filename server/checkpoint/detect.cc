@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "server/checkpoint/quoted.h"
+#include "server/checkpoint/tied_head.h"
 
 namespace nibble::checkpoint {
 namespace {
@@ -51,12 +52,6 @@ constexpr std::array<std::string_view, 9> kMethods = {
 std::optional<std::string> PrefixBefore(std::string_view name, std::string_view suffix) {
   if (name.size() <= suffix.size() || !name.ends_with(suffix)) return std::nullopt;
   return std::string(name.substr(0, name.size() - suffix.size()));
-}
-
-bool IsEmbedding(std::string_view prefix) {
-  const size_t dot = prefix.rfind('.');
-  const std::string_view last = dot == std::string_view::npos ? prefix : prefix.substr(dot + 1);
-  return last.find("embed") != std::string_view::npos || last == "wte" || last == "wpe";
 }
 
 bool IsFloat(std::string_view dtype) { return dtype == "F16" || dtype == "BF16" || dtype == "F32"; }
@@ -164,6 +159,10 @@ absl::StatusOr<PlanFunction> ForQweight(const Context& context, const std::strin
 
 absl::StatusOr<PlanFunction> ForPacked(const Context& context, const std::string& prefix,
                                        const TensorEntry& words) {
+  const std::string& format = context.config.format;
+  if (format.starts_with("marlin") || context.Find(prefix, ".scale_packed") != nullptr) {
+    return Refused("the marlin layout", "pack-quantized as compressed, not repacked, is");
+  }
   if (words.dtype != "U8" && words.dtype != "F4") return &PlanPackQuantized;
   return PackedBytes(context, prefix, words);
 }
@@ -175,28 +174,32 @@ absl::StatusOr<PlanFunction> ForLeader(const Context& context, std::string_view 
   return ForPacked(context, prefix, entry);
 }
 
-absl::Status InLayer(std::string_view prefix, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      fmt::format("layer {}: {}", Quoted(prefix), MessageOf(status)));
-}
+struct Refusal {
+  std::string layer;
+  absl::Status reason;
+};
 
 // Layouts whose tensors have names of their own.
-absl::Status RefuseByName(const Context& context, std::string_view name) {
+std::optional<Refusal> RefuseByName(const Context& context, std::string_view name) {
   for (const auto& [blocks, scales] :
        {std::pair{"_blocks", "_scales"}, std::pair{".blocks", ".scales"}}) {
     const auto prefix = PrefixBefore(name, blocks);
     if (prefix && context.Find(*prefix, scales) != nullptr) {
-      return InLayer(*prefix, Refused("MXFP4", "bitsandbytes NF4, GPTQ, AWQ and FP8 are"));
+      return Refusal{*prefix, Refused("MXFP4", "bitsandbytes NF4, GPTQ, AWQ and FP8 are")};
     }
   }
-  const auto prefix = PrefixBefore(name, ".B");
-  if (prefix && context.Find(*prefix, ".s") != nullptr) {
-    return InLayer(*prefix, Refused("the marlin layout", "GPTQ as quantized, not repacked, is"));
+  const auto marlin = PrefixBefore(name, ".B");
+  if (marlin && context.Find(*marlin, ".s") != nullptr) {
+    return Refusal{*marlin, Refused("the marlin layout", "GPTQ as quantized, not repacked, is")};
   }
-  return absl::OkStatus();
+  const auto sparse = PrefixBefore(name, ".bitmask");
+  if (sparse && context.Find(*sparse, ".compressed") != nullptr) {
+    return Refusal{*sparse, Refused("the sparse-bitmask layout", "a dense checkpoint is")};
+  }
+  return std::nullopt;
 }
 
-absl::Status CheckCompanion(const Context& context, std::string_view name) {
+std::optional<Refusal> CheckCompanion(const Context& context, std::string_view name) {
   for (const Companion& companion : kCompanions) {
     const auto prefix = PrefixBefore(name, companion.suffix);
     if (!prefix || context.Find(*prefix, companion.leader) != nullptr) continue;
@@ -207,11 +210,11 @@ absl::Status CheckCompanion(const Context& context, std::string_view name) {
     if (!companion.or_leader.empty()) {
       wanted += fmt::format(" or {}", Quoted(fmt::format("{}{}", *prefix, companion.or_leader)));
     }
-    return InLayer(*prefix,
+    return Refusal{*prefix,
                    absl::InvalidArgumentError(fmt::format(
-                       "tensor {} is missing, its companion {} is present", wanted, Quoted(name))));
+                       "tensor {} is missing, its companion {} is present", wanted, Quoted(name)))};
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 bool HasLeader(const Context& context, std::string_view prefix) {
@@ -234,30 +237,39 @@ bool Accounted(const Context& context, std::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<std::map<std::string, PlanFunction>> DetectLayers(const Context& context) {
-  const std::string& method = context.config.method;
-  if (!method.empty() && std::find(kMethods.begin(), kMethods.end(), method) == kMethods.end()) {
-    return Refused(fmt::format("quant_method {}", Quoted(method)),
-                   "bitsandbytes, gptq, awq, compressed-tensors and fp8 are");
+absl::Status CheckMethod(const QuantConfig& config) {
+  const std::string& method = config.method;
+  if (method.empty() || std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end()) {
+    return absl::OkStatus();
   }
-  std::map<std::string, PlanFunction> layers;
+  return Refused(fmt::format("quant_method {}", Quoted(method)),
+                 "bitsandbytes, gptq, awq, compressed-tensors and fp8 are");
+}
+
+DetectedLayers DetectLayers(const Context& context) {
+  DetectedLayers layers;
+  const auto add = [&](const std::string& layer, absl::StatusOr<PlanFunction> plan) {
+    const auto [it, added] = layers.emplace(layer, DetectedLayer{plan, layer});
+    if (added || !it->second.plan.ok()) return;
+    it->second.plan =
+        plan.ok()
+            ? absl::InvalidArgumentError("expected one weight, received two in different forms")
+            : std::move(plan);
+  };
   for (const auto& [name, entry] : context.tensors) {
-    NIBBLE_RETURN_IF_ERROR(RefuseByName(context, name));
-    NIBBLE_RETURN_IF_ERROR(CheckCompanion(context, name));
+    if (const auto refusal = RefuseByName(context, name)) add(refusal->layer, refusal->reason);
+    if (const auto refusal = CheckCompanion(context, name)) add(refusal->layer, refusal->reason);
     for (std::string_view leader : kLeaders) {
       const auto prefix = PrefixBefore(name, leader);
       if (!prefix) continue;
-      absl::StatusOr<PlanFunction> plan = ForLeader(context, leader, *prefix, entry);
-      if (!plan.ok()) return InLayer(*prefix, plan.status());
-      if (*plan != nullptr && !layers.emplace(*prefix, *plan).second) {
-        return InLayer(*prefix, absl::InvalidArgumentError(
-                                    "expected one weight, received two in different forms"));
-      }
+      const absl::StatusOr<PlanFunction> plan = ForLeader(context, leader, *prefix, entry);
+      if (!plan.ok() || *plan != nullptr) add(*prefix, plan);
     }
     if (!Accounted(context, name)) {
       context.notices->Add("tensor is no part of a linear layer, left out", name);
     }
   }
+  TieHead(context, &layers);
   return layers;
 }
 

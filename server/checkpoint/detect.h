@@ -10,10 +10,19 @@
 
 namespace nibble::checkpoint {
 
-// The plan function of each layer, by its prefix. kUnimplemented: a dialect that is recognized and
-// not served. kInvalidArgument: a tensor whose companion is missing. Both name the layer. Tensors
-// that belong to no layer are left out with a notice.
-absl::StatusOr<std::map<std::string, PlanFunction>> DetectLayers(const Context& context);
+struct DetectedLayer {
+  absl::StatusOr<PlanFunction> plan;  // or why it cannot be served
+  std::string tensors;                // what the names of its tensors begin with
+};
+using DetectedLayers = std::map<std::string, DetectedLayer, std::less<>>;
+
+// Every layer, by name. A refusal, which does not name the layer, is kUnimplemented for a dialect
+// that is recognized and not served, and kInvalidArgument for a tensor whose companion is missing.
+// Tensors that belong to no layer are left out with a notice.
+DetectedLayers DetectLayers(const Context& context);
+
+// kUnimplemented: the configuration's quant_method is not served.
+absl::Status CheckMethod(const QuantConfig& config);
 
 }  // namespace nibble::checkpoint
 

@@ -78,26 +78,34 @@ absl::StatusOr<DType> FloatDType(std::string_view tensor, const TensorEntry& ent
   return ExpectDType(tensor, entry, {"F32", "F16", "BF16"});
 }
 
-HostBytes Borrow(const TensorEntry& entry, int64_t bytes) {
-  return HostBytes(entry.data.first(static_cast<size_t>(bytes)), entry.keep_alive);
+PartPlan Borrow(const TensorEntry& entry, int64_t bytes) {
+  return {bytes, HostBytes(entry.data.first(static_cast<size_t>(bytes)), entry.keep_alive),
+          nullptr};
 }
 
-HostBytes Borrow(const TensorEntry& entry) { return HostBytes(entry.data, entry.keep_alive); }
+PartPlan Borrow(const TensorEntry& entry) {
+  return Borrow(entry, static_cast<int64_t>(entry.data.size()));
+}
 
-absl::Status AttachBias(const Context& context, std::string_view prefix, CanonicalWeight* weight) {
+PartPlan Written(int64_t bytes, std::function<void(std::span<std::byte> out)> write) {
+  return {bytes, HostBytes(), std::move(write)};
+}
+
+absl::Status AttachBias(const Context& context, std::string_view prefix, LayerPlan* plan) {
   const TensorEntry* bias = context.Find(prefix, ".bias");
   if (bias == nullptr) return absl::OkStatus();
-  NIBBLE_RETURN_IF_ERROR(ExpectShape("bias", *bias, {weight->spec.n}));
-  NIBBLE_ASSIGN_OR_RETURN(weight->spec.bias_dtype, FloatDType("bias", *bias));
-  weight->spec.has_bias = true;
-  weight->bias = Borrow(*bias);
+  NIBBLE_RETURN_IF_ERROR(ExpectShape("bias", *bias, {plan->spec.n}));
+  NIBBLE_ASSIGN_OR_RETURN(plan->spec.bias_dtype, FloatDType("bias", *bias));
+  plan->spec.has_bias = true;
+  plan->bias = Borrow(*bias);
   return absl::OkStatus();
 }
 
 absl::StatusOr<LayerPlan> FinishPlan(std::string_view prefix, std::string_view dialect,
                                      LayerPlan plan) {
-  NIBBLE_ASSIGN_OR_RETURN(const WeightGeometry geometry, GeometryOf(plan.weight.spec));
-  plan.layer = {std::string(prefix), std::string(dialect), plan.weight.spec, geometry.total_bytes};
+  NIBBLE_ASSIGN_OR_RETURN(const WeightGeometry geometry, GeometryOf(plan.spec));
+  plan.prefixes = {std::string(prefix)};
+  plan.layer = {std::string(prefix), std::string(dialect), plan.spec, geometry.total_bytes};
   return plan;
 }
 

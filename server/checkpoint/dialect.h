@@ -8,6 +8,7 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,13 +49,28 @@ struct Context {
                                              std::string_view suffix) const;
 };
 
-// A layer that can be decoded. `weight` holds its spec and every part that is borrowed from the
-// file as it is; `repack`, where there is one, fills in the rest. It points into Context::tensors,
-// which outlive the plan.
+// One array of a canonical weight: bytes that lie in the file as they are, or a function that
+// writes them from bytes of the file.
+struct PartPlan {
+  int64_t bytes = 0;
+  HostBytes borrowed;                                   // where `write` is none
+  std::function<void(std::span<std::byte> out)> write;  // out.size() is `bytes`
+};
+
+// A layer that can be decoded. It points into Context::tensors, which outlive the plan.
 struct LayerPlan {
   Layer layer;
-  CanonicalWeight weight;
-  std::function<void(CanonicalWeight*)> repack;
+  std::vector<std::string> prefixes;  // of the tensors that it is made of
+  WeightSpec spec;
+  PartPlan codes;
+  PartPlan scales;
+  PartPlan nested_scales;
+  PartPlan nested_map;
+  PartPlan zero_points;
+  PartPlan group_index;
+  PartPlan bias;
+  float nested_offset = 0.0f;
+  float input_scale = 1.0f;
 };
 
 using PlanFunction = absl::StatusOr<LayerPlan> (*)(const Context&, const std::string& prefix);
@@ -80,14 +96,16 @@ absl::Status ExpectMatrix(std::string_view tensor, const TensorEntry& entry);
 // F32, F16 or BF16; kInvalidArgument names what was found.
 absl::StatusOr<DType> FloatDType(std::string_view tensor, const TensorEntry& entry);
 
-// The first `bytes` bytes of `entry`, which must hold as many.
-HostBytes Borrow(const TensorEntry& entry, int64_t bytes);
-HostBytes Borrow(const TensorEntry& entry);
+// The first `bytes` bytes of `entry`, which must hold as many, or all of them.
+PartPlan Borrow(const TensorEntry& entry, int64_t bytes);
+PartPlan Borrow(const TensorEntry& entry);
+// Bytes that are made when the layer is loaded.
+PartPlan Written(int64_t bytes, std::function<void(std::span<std::byte> out)> write);
 
-// Attaches `prefix`.bias [N] to a weight whose spec.n is set, where there is one.
-absl::Status AttachBias(const Context& context, std::string_view prefix, CanonicalWeight* weight);
+// Attaches `prefix`.bias [N] to a plan whose spec.n is set, where there is one.
+absl::Status AttachBias(const Context& context, std::string_view prefix, LayerPlan* plan);
 
-// Fills in the layer's name, dialect and canonical size from the weight's spec.
+// Fills in the layer's name, dialect and canonical size from the spec.
 absl::StatusOr<LayerPlan> FinishPlan(std::string_view prefix, std::string_view dialect,
                                      LayerPlan plan);
 

@@ -27,6 +27,10 @@ absl::StatusOr<const TensorEntry*> FindScale(const Context& context, const std::
     return absl::InvalidArgumentError("both weight_scale and weight_scale_inv are present");
   }
   if (scale == nullptr && inverse == nullptr) {
+    if (context.Find(prefix, ".scale") != nullptr) {
+      return Refused("FP8 with its scales in a tensor \"scale\"",
+                     "weight_scale or weight_scale_inv beside the weight is");
+    }
     return absl::InvalidArgumentError(
         fmt::format("tensor {} is missing (nor is there a weight_scale_inv): an F8_E4M3 weight "
                     "means nothing without its scale",
@@ -38,19 +42,19 @@ absl::StatusOr<const TensorEntry*> FindScale(const Context& context, const std::
 
 // Rows and columns of a scale block. The shapes cannot tell them where the last block is ragged.
 absl::Status ReadBlock(const Context& context, std::string_view name, const TensorEntry& scale,
-                       WeightSpec* spec) {
-  const QuantConfig& config = context.config;
-  if (config.blocks.size() > 1) {
-    return Refused("block FP8 with several block shapes in one checkpoint", "one shape for all is");
-  }
-  if (config.blocks.size() == 1) {
-    spec->scale_block_n = config.blocks[0].first;
-    spec->scale_block_k = config.blocks[0].second;
+                       const LayerSettings& settings, WeightSpec* spec) {
+  if (settings.block) {
+    spec->scale_block_n = settings.block->first;
+    spec->scale_block_k = settings.block->second;
     return absl::OkStatus();
+  }
+  if (settings.scheme != nullptr && settings.scheme->strategy == "group") {
+    return Refused("FP8 with a scale per group of inputs",
+                   "one scale a tensor, output channel or block is");
   }
   spec->scale_block_n = 128;
   spec->scale_block_k = 128;
-  if (config.present ||
+  if (context.config.present ||
       scale.shape != std::vector<int64_t>{CeilDiv(spec->n, 128), CeilDiv(spec->k, 128)}) {
     return absl::InvalidArgumentError(
         fmt::format("{}: {} looks like one scale a block, but the configuration gives no "
@@ -62,10 +66,30 @@ absl::Status ReadBlock(const Context& context, std::string_view name, const Tens
   return absl::OkStatus();
 }
 
+// A group of compressed-tensors must say what the scales look like.
+absl::Status CheckScheme(const LayerSettings& settings, ScaleLayout layout) {
+  const Scheme* scheme = settings.scheme;
+  if (scheme == nullptr || !scheme->has_weights) return absl::OkStatus();
+  if ((!scheme->type.empty() && scheme->type != "float") || scheme->bits.value_or(8) != 8) {
+    return absl::InvalidArgumentError(
+        fmt::format("weight: expected type {} of {} bits as in {}, received F8_E4M3",
+                    Quoted(scheme->type.empty() ? "float" : scheme->type), scheme->bits.value_or(8),
+                    Quoted(scheme->name)));
+  }
+  const std::string_view found = ScaleLayoutName(layout);
+  const std::string& said = scheme->strategy;
+  // One scale is one scale, whatever its strategy is called.
+  if (layout == ScaleLayout::kTensor || said == found) return absl::OkStatus();
+  if (said != "tensor" && said != "channel" && said != "block") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("weight_scale: expected strategy {} as in {}, received one scale a {}",
+                  Quoted(said), Quoted(scheme->name), found));
+}
+
 // Branches on the shape: the names say nothing of it.
 absl::StatusOr<ScaleGrid> ReadScaleLayout(const Context& context, const std::string& prefix,
                                           std::string_view name, const TensorEntry& scale,
-                                          WeightSpec* spec) {
+                                          const LayerSettings& settings, WeightSpec* spec) {
   ScaleGrid grid;
   const std::vector<int64_t>& shape = scale.shape;
   if (scale.elements() == 1) {
@@ -88,7 +112,7 @@ absl::StatusOr<ScaleGrid> ReadScaleLayout(const Context& context, const std::str
                     "received {}",
                     name, spec->n, Describe(scale)));
   }
-  NIBBLE_RETURN_IF_ERROR(ReadBlock(context, name, scale, spec));
+  NIBBLE_RETURN_IF_ERROR(ReadBlock(context, name, scale, settings, spec));
   spec->scale_layout = ScaleLayout::kBlock;
   grid.rows = CeilDiv(spec->n, spec->scale_block_n);
   grid.cols = CeilDiv(spec->k, spec->scale_block_k);
@@ -114,13 +138,12 @@ float ExponentToFloat(uint8_t exponent) {
   return std::ldexp(1.0f, exponent - 127);
 }
 
-// The grid's part of `scale`; exponents become binary32.
-HostBytes CopyScales(const TensorEntry& scale, const ScaleGrid& grid) {
+// Fills `out` with the grid's part of `scale`; exponents become binary32.
+void CopyScales(const TensorEntry& scale, const ScaleGrid& grid, std::span<std::byte> out) {
   const bool exponents = HoldsExponents(scale);
   const int64_t stored_bytes = DTypeBits(scale.dtype) / 8;
   const int64_t out_bytes = exponents ? 4 : stored_bytes;
   const int64_t stride = scale.shape.size() == 2 ? scale.shape[1] : 1;
-  std::vector<std::byte> out(static_cast<size_t>(grid.rows * grid.cols * out_bytes));
   std::byte* to = out.data();
   for (int64_t row = 0; row < grid.rows; ++row) {
     const std::byte* from = scale.data.data() + row * stride * stored_bytes;
@@ -133,11 +156,9 @@ HostBytes CopyScales(const TensorEntry& scale, const ScaleGrid& grid) {
       }
     }
   }
-  return HostBytes(std::move(out));
 }
 
-absl::Status AttachInputScale(const Context& context, const std::string& prefix,
-                              CanonicalWeight* weight) {
+absl::Status AttachInputScale(const Context& context, const std::string& prefix, LayerPlan* plan) {
   const TensorEntry* scale = context.Find(prefix, ".input_scale");
   if (scale == nullptr) return absl::OkStatus();
   NIBBLE_ASSIGN_OR_RETURN(const DType dtype, FloatDType("input_scale", *scale));
@@ -145,12 +166,12 @@ absl::Status AttachInputScale(const Context& context, const std::string& prefix,
     return absl::InvalidArgumentError(
         fmt::format("input_scale: expected one element, received {}", Describe(*scale)));
   }
-  weight->input_scale = LoadAsFloat(scale->data.data(), dtype, 0);
-  if (!(weight->input_scale > 0.0f) || std::isinf(weight->input_scale)) {
+  plan->input_scale = LoadAsFloat(scale->data.data(), dtype, 0);
+  if (!(plan->input_scale > 0.0f) || std::isinf(plan->input_scale)) {
     return absl::InvalidArgumentError(fmt::format(
-        "input_scale: expected a positive finite number, received {}", weight->input_scale));
+        "input_scale: expected a positive finite number, received {}", plan->input_scale));
   }
-  weight->spec.has_input_scale = true;
+  plan->spec.has_input_scale = true;
   return absl::OkStatus();
 }
 
@@ -167,6 +188,7 @@ absl::Status CheckZeroPoint(const Context& context, const std::string& prefix) {
 
 absl::StatusOr<LayerPlan> PlanFp8(const Context& context, const std::string& prefix) {
   const QuantConfig& config = context.config;
+  const LayerSettings settings = SettingsOf(config, prefix);
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* codes, context.Require(prefix, ".weight"));
   if (!config.fmt.empty() && config.fmt != "e4m3") {
     return Refused(fmt::format("FP8 of fmt {}", Quoted(config.fmt)), "fmt \"e4m3\" is");
@@ -178,28 +200,31 @@ absl::StatusOr<LayerPlan> PlanFp8(const Context& context, const std::string& pre
   NIBBLE_RETURN_IF_ERROR(CheckZeroPoint(context, prefix));
 
   LayerPlan plan;
-  CanonicalWeight& weight = plan.weight;
-  WeightSpec& spec = weight.spec;
+  WeightSpec& spec = plan.spec;
   spec.format = Format::kFP8;
   spec.n = codes->shape[0];
   spec.k = codes->shape[1];
   NIBBLE_RETURN_IF_ERROR(ExpectDType(name, *scale, {"F32", "F16", "BF16", "F8_E8M0", "U8"}));
   NIBBLE_ASSIGN_OR_RETURN(const ScaleGrid grid,
-                          ReadScaleLayout(context, prefix, name, *scale, &spec));
+                          ReadScaleLayout(context, prefix, name, *scale, settings, &spec));
+  NIBBLE_RETURN_IF_ERROR(CheckScheme(settings, spec.scale_layout));
   spec.scale_dtype = DType::kF32;
   if (!HoldsExponents(*scale)) {
     NIBBLE_ASSIGN_OR_RETURN(spec.scale_dtype, FloatDType(name, *scale));
   }
   spec.dtype = config.model_dtype.value_or(spec.scale_dtype == DType::kF32 ? DType::kBF16
                                                                            : spec.scale_dtype);
-  weight.codes = Borrow(*codes);
+  plan.codes = Borrow(*codes);
   if (!HoldsExponents(*scale) && scale->elements() == grid.rows * grid.cols) {
-    weight.scales = Borrow(*scale);
+    plan.scales = Borrow(*scale);
   } else {
-    plan.repack = [scale, grid](CanonicalWeight* out) { out->scales = CopyScales(*scale, grid); };
+    const auto element_bytes = static_cast<int64_t>(DTypeBytes(spec.scale_dtype));
+    plan.scales =
+        Written(grid.rows * grid.cols * element_bytes,
+                [scale, grid](std::span<std::byte> out) { CopyScales(*scale, grid, out); });
   }
-  NIBBLE_RETURN_IF_ERROR(AttachInputScale(context, prefix, &weight));
-  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
+  NIBBLE_RETURN_IF_ERROR(AttachInputScale(context, prefix, &plan));
+  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &plan));
   return FinishPlan(prefix, config.method == "compressed-tensors" ? "compressed-tensors" : "fp8",
                     std::move(plan));
 }

@@ -1,7 +1,7 @@
 // GPTQ with 4 bits: v1 and v2 zero points, act-order, group and column scales.
 // Layout: AutoGPTQ auto_gptq/nn_modules/qlinear/qlinear_cuda.py; GPTQModel
 // gptqmodel/utils/model.py (v1 and v2).
-#include <array>
+#include <optional>
 
 #include "fmt/format.h"
 #include "server/checkpoint/dialect.h"
@@ -14,9 +14,10 @@ namespace {
 
 // Bits of the layer, by the width of its packed zero points; the configured width wins where it
 // fits.
-absl::StatusOr<int64_t> LayerBits(const QuantConfig& config, int64_t n, const TensorEntry& zeros) {
+absl::StatusOr<int64_t> LayerBits(std::optional<int64_t> said, int64_t n,
+                                  const TensorEntry& zeros) {
   const auto fits = [&](int64_t bits) { return zeros.shape[1] == CeilDiv(n * bits, 32); };
-  const int64_t configured = config.bits.value_or(4);
+  const int64_t configured = said.value_or(4);
   for (int64_t bits : {configured, int64_t{4}, int64_t{8}, int64_t{2}, int64_t{3}}) {
     if (bits > 0 && bits <= 32 && fits(bits)) return bits;
   }
@@ -36,11 +37,10 @@ absl::StatusOr<bool> StoresPlainZeros(const QuantConfig& config) {
 
 // A symmetric layer has one zero point, 8. All fields off by one mean that the label of the
 // checkpoint names the wrong version, which would shift every weight by one step.
-absl::Status CheckLabel(const QuantConfig& config, bool plain, int64_t fields,
-                        const std::array<int64_t, 16>& counts) {
-  if (!config.sym.value_or(true)) return absl::OkStatus();
-  const size_t suspect = plain ? 7 : 8;
-  if (counts[suspect] != fields) return absl::OkStatus();
+absl::Status CheckLabel(const LayerSettings& settings, bool plain, const PackedZeros& zeros) {
+  if (!settings.sym.value_or(true)) return absl::OkStatus();
+  const int suspect = plain ? 7 : 8;
+  if (zeros.Count(suspect) != zeros.n * zeros.groups) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format(
       "qzeros: every field is {} in a symmetric checkpoint labelled {}, so the label is likely "
       "wrong; set checkpoint_format to \"{}\", or sym to false if the zero point really is {}",
@@ -51,6 +51,7 @@ absl::Status CheckLabel(const QuantConfig& config, bool plain, int64_t fields,
 
 absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& prefix) {
   const QuantConfig& config = context.config;
+  const LayerSettings settings = SettingsOf(config, prefix);
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* words, context.Require(prefix, ".qweight"));
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* zeros, context.Require(prefix, ".qzeros"));
   NIBBLE_ASSIGN_OR_RETURN(const TensorEntry* scales, context.Require(prefix, ".scales"));
@@ -67,8 +68,7 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
   NIBBLE_RETURN_IF_ERROR(ExpectMatrix("scales", *scales));
 
   LayerPlan plan;
-  CanonicalWeight& weight = plan.weight;
-  WeightSpec& spec = weight.spec;
+  WeightSpec& spec = plan.spec;
   spec.format = Format::kInt4;
   NIBBLE_ASSIGN_OR_RETURN(spec.scale_dtype, FloatDType("scales", *scales));
   spec.dtype = config.model_dtype.value_or(spec.scale_dtype);
@@ -76,11 +76,15 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
   const int64_t groups = scales->shape[0];
   NIBBLE_RETURN_IF_ERROR(ExpectShape("scales", *scales, {groups, spec.n}));
 
-  NIBBLE_ASSIGN_OR_RETURN(const int64_t bits, LayerBits(config, spec.n, *zeros));
+  NIBBLE_ASSIGN_OR_RETURN(const int64_t bits, LayerBits(settings.bits, spec.n, *zeros));
   if (bits != 4) {
     return Refused(fmt::format("GPTQ with {} bits", bits), "GPTQ with 4 bits is");
   }
   NIBBLE_RETURN_IF_ERROR(ExpectShape("qzeros", *zeros, {groups, CeilDiv(spec.n, 8)}));
+  // Without activation order the groups follow the inputs; with it nothing else tells them.
+  if (index == nullptr && config.desc_act.value_or(false) && groups > 1) {
+    NIBBLE_RETURN_IF_ERROR(context.Require(prefix, ".g_idx").status());
+  }
   if (index != nullptr) {
     NIBBLE_RETURN_IF_ERROR(ExpectDType("g_idx", *index, {"I32"}));
     if (index->shape.size() != 1 || CeilDiv(index->shape[0], 8) != words->shape[0]) {
@@ -91,24 +95,24 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
     }
   }
   spec.k = index != nullptr ? index->shape[0] : 8 * words->shape[0];
-  NIBBLE_ASSIGN_OR_RETURN(spec.group_size,
-                          GroupSize(config.group_size, config.per_layer, spec.k, groups));
+  NIBBLE_ASSIGN_OR_RETURN(spec.group_size, GroupSize(settings.group_size, spec.k, groups));
   if (index != nullptr) {
-    NIBBLE_RETURN_IF_ERROR(AttachGroupIndex("g_idx", *index, groups, &weight));
+    NIBBLE_RETURN_IF_ERROR(AttachGroupIndex("g_idx", *index, groups, &plan));
   }
 
+  AttachFromTranspose(CodesFromColumnWords, *words, *scales, &plan);
   const PackedZeros packed = {PackedZeros::Layout::kAlongColumns, zeros->data, spec.n, groups,
                               plain_zeros ? 0 : 1};
-  const std::array<int64_t, 16> counts = packed.Histogram();
-  NIBBLE_RETURN_IF_ERROR(CheckLabel(config, plain_zeros, spec.n * groups, counts));
-  DescribeZeroPoints(packed, counts, &spec);
-  if (const int64_t wrapped = plain_zeros ? 0 : counts[15]; wrapped > 0) {
-    context.notices->Add(
-        "zero points stored as 15 in the v1 form are read as 0; other readers take some for 16",
-        fmt::format("{}.qzeros ({} of {})", prefix, wrapped, spec.n * groups));
+  AttachZeroPoints(packed, &plan);
+  if (spec.has_zero_points) {
+    NIBBLE_RETURN_IF_ERROR(CheckLabel(settings, plain_zeros, packed));
+    if (const int64_t wrapped = plain_zeros ? 0 : packed.Count(15); wrapped > 0) {
+      context.notices->Add(
+          "zero points stored as 15 in the v1 form are read as 0; other readers take some for 16",
+          fmt::format("{}.qzeros ({} of {})", prefix, wrapped, spec.n * groups));
+    }
   }
-  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &weight));
-  plan.repack = RepackFromTranspose(CodesFromColumnWords, *words, *scales, packed);
+  NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &plan));
   return FinishPlan(prefix, "gptq", std::move(plan));
 }
 

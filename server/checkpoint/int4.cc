@@ -19,8 +19,7 @@ std::optional<int64_t> GroupSizeFromShapes(int64_t k, int64_t groups) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, bool per_layer, int64_t k,
-                                  int64_t groups) {
+absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, int64_t k, int64_t groups) {
   if (configured) {
     if (*configured != -1 && *configured <= 0) {
       return absl::InvalidArgumentError(
@@ -28,26 +27,28 @@ absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, bool per_la
     }
     const int64_t size = *configured == -1 || *configured > k ? k : *configured;
     if (CeilDiv(k, size) == groups) return size;
-    if (!per_layer) {
-      return absl::InvalidArgumentError(
-          fmt::format("scales: expected {} groups of {} inputs (group_size {}, K {}), received {}",
-                      CeilDiv(k, size), size, *configured, k, groups));
-    }
+    return absl::InvalidArgumentError(
+        fmt::format("scales: expected {} groups of {} inputs (group_size {}, K {}), received {}",
+                    CeilDiv(k, size), size, *configured, k, groups));
   }
   if (const std::optional<int64_t> size = GroupSizeFromShapes(k, groups)) return *size;
   return absl::InvalidArgumentError(
       fmt::format("scales: no group size cuts {} inputs into {} groups", k, groups));
 }
 
-std::function<void(CanonicalWeight*)> RepackFromTranspose(
-    HostBytes (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k),
-    const TensorEntry& words, const TensorEntry& scales, const PackedZeros& zeros) {
-  return [unpack, &words, &scales, zeros](CanonicalWeight* out) {
-    const WeightSpec& spec = out->spec;
-    out->codes = unpack(words.data, spec.n, spec.k);
-    out->scales = Transposed(scales.data, scales.shape[0], spec.n, DTypeBytes(spec.scale_dtype));
-    if (spec.has_zero_points) out->zero_points = zeros.Unpacked();
-  };
+void AttachFromTranspose(void (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k,
+                                        std::span<std::byte> codes),
+                         const TensorEntry& words, const TensorEntry& scales, LayerPlan* plan) {
+  const int64_t n = plan->spec.n;
+  const int64_t k = plan->spec.k;
+  plan->codes = Written(n * CeilDiv(k, 2), [unpack, &words, n, k](std::span<std::byte> out) {
+    unpack(words.data, n, k, out);
+  });
+  const size_t element_bytes = DTypeBytes(plan->spec.scale_dtype);
+  plan->scales =
+      Written(static_cast<int64_t>(scales.data.size()), [&scales, element_bytes](auto out) {
+        Transpose(scales.data, scales.shape[0], scales.shape[1], element_bytes, out);
+      });
 }
 
 int32_t GroupAt(const TensorEntry& index, int64_t k) {
@@ -57,8 +58,8 @@ int32_t GroupAt(const TensorEntry& index, int64_t k) {
 }
 
 absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index, int64_t groups,
-                              CanonicalWeight* weight) {
-  WeightSpec& spec = weight->spec;
+                              LayerPlan* plan) {
+  WeightSpec& spec = plan->spec;
   bool trivial = true;
   for (int64_t k = 0; k < spec.k; ++k) {
     const int32_t group = GroupAt(index, k);
@@ -70,14 +71,19 @@ absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index,
   }
   if (trivial) return absl::OkStatus();
   spec.has_group_index = true;
-  weight->group_index = Borrow(index);
+  // Copied: what was checked must not change with the file.
+  const size_t bytes = static_cast<size_t>(4 * spec.k);
+  plan->group_index = Written(4 * spec.k, [&index, bytes](std::span<std::byte> out) {
+    std::memcpy(out.data(), index.data.data(), bytes);
+  });
   return absl::OkStatus();
 }
 
-void DescribeZeroPoints(const PackedZeros& zeros, const std::array<int64_t, 16>& counts,
-                        WeightSpec* spec) {
-  const int64_t eights = counts[static_cast<size_t>((8 - zeros.add) & 15)];
-  spec->has_zero_points = eights != zeros.n * zeros.groups;
+void AttachZeroPoints(const PackedZeros& zeros, LayerPlan* plan) {
+  const int64_t fields = zeros.n * zeros.groups;
+  plan->spec.has_zero_points = zeros.Count((8 - zeros.add) & 15) != fields;
+  if (!plan->spec.has_zero_points) return;
+  plan->zero_points = Written(fields, [zeros](std::span<std::byte> out) { zeros.Unpack(out); });
 }
 
 }  // namespace nibble::checkpoint

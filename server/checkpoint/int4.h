@@ -2,10 +2,8 @@
 #ifndef NIBBLE_SERVER_CHECKPOINT_INT4_H_
 #define NIBBLE_SERVER_CHECKPOINT_INT4_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 
@@ -16,25 +14,23 @@
 namespace nibble::checkpoint {
 
 // Inputs per group of a layer with `k` inputs and `groups` rows of scales. `configured` (-1: the
-// whole column) must give that many groups; where nothing is configured, or `per_layer` says that
-// layers differ, the tensors' shapes decide. kInvalidArgument: no group size fits.
-absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, bool per_layer, int64_t k,
-                                  int64_t groups);
+// whole column) must give that many groups; where nothing is configured the tensors' shapes decide.
+// kInvalidArgument: no group size fits.
+absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, int64_t k, int64_t groups);
 
-// Sets has_group_index and borrows the group of each input from `index`, I32 [K], unless it is just
+// Sets has_group_index and takes the group of each input from `index`, I32 [K], unless it is just
 // k / group_size. kInvalidArgument: a group outside [0, groups).
 absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index, int64_t groups,
-                              CanonicalWeight* weight);
+                              LayerPlan* plan);
 
-// Sets has_zero_points unless every zero point is 8. `counts` is zeros.Histogram().
-void DescribeZeroPoints(const PackedZeros& zeros, const std::array<int64_t, 16>& counts,
-                        WeightSpec* spec);
+// Attaches `zeros` unless every zero point is 8.
+void AttachZeroPoints(const PackedZeros& zeros, LayerPlan* plan);
 
-// The repacking of a layer stored as its transpose, [K, N]: its codes by `unpack`, one of the
-// functions of repack.h, its scales [G, N], and its zero points where the spec has them.
-std::function<void(CanonicalWeight*)> RepackFromTranspose(
-    HostBytes (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k),
-    const TensorEntry& words, const TensorEntry& scales, const PackedZeros& zeros);
+// Attaches the codes and scales of a layer stored as its transpose, [K, N]: codes by `unpack`, one
+// of the functions of repack.h, scales [G, N].
+void AttachFromTranspose(void (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k,
+                                        std::span<std::byte> codes),
+                         const TensorEntry& words, const TensorEntry& scales, LayerPlan* plan);
 
 // The element of `index`, I32, that belongs to input k.
 int32_t GroupAt(const TensorEntry& index, int64_t k);

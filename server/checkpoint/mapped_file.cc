@@ -158,6 +158,16 @@ MappedFile::~MappedFile() {
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::Release(std::span<const std::byte> part) const {
+  const auto page_bytes = static_cast<uintptr_t>(getpagesize());
+  const auto begin = reinterpret_cast<uintptr_t>(part.data());
+  const uintptr_t first = (begin + page_bytes - 1) / page_bytes * page_bytes;
+  const uintptr_t last = (begin + part.size()) / page_bytes * page_bytes;
+  if (first >= last) return;
+  // A mapping that stands in for missing pages loses nothing but zeros.
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 bool MappedFile::intact() const { return !slot_->damaged.load(); }
 
 absl::Status MappedFile::CheckIntact() const {

@@ -29,6 +29,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Gives the system back the memory of the whole pages within `part` of bytes(). They are read
+  // from the file again when they are needed.
+  void Release(std::span<const std::byte> part) const;
   // False once zeros were read in place of bytes of the file. To be asked after the reads.
   bool intact() const;
   // kInvalidArgument naming the file unless it is intact.

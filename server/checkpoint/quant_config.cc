@@ -1,12 +1,12 @@
 #include "server/checkpoint/quant_config.h"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <string_view>
 
 #include "fmt/format.h"
 #include "nibble/status.h"
+#include "server/checkpoint/config_json.h"
+#include "server/checkpoint/layer_settings.h"
 #include "server/checkpoint/quoted.h"
 #include "server/checkpoint/strict_json.h"
 
@@ -23,98 +23,10 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// The member `key`, or nullptr where it is absent or null.
-const json* Member(const json& object, std::string_view key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
-absl::Status WrongType(std::string_view key, std::string_view expected, const json& value) {
-  return absl::InvalidArgumentError(
-      fmt::format("{}: expected {}, received {}", key, expected, value.type_name()));
-}
-
-absl::Status ReadInt(const json& object, std::string_view key, std::optional<int64_t>* out) {
-  const json* value = Member(object, key);
-  if (value == nullptr) return absl::OkStatus();
-  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
-  if (!value->is_number_integer() ||
-      (value->is_number_unsigned() && value->get<uint64_t>() > kMax)) {
-    return WrongType(key, "an integer", *value);
-  }
-  *out = value->get<int64_t>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadBool(const json& object, std::string_view key, std::optional<bool>* out) {
-  const json* value = Member(object, key);
-  if (value == nullptr) return absl::OkStatus();
-  if (!value->is_boolean()) return WrongType(key, "a boolean", *value);
-  *out = value->get<bool>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadString(const json& object, std::string_view key, std::string* out) {
-  const json* value = Member(object, key);
-  if (value == nullptr) return absl::OkStatus();
-  if (!value->is_string()) return WrongType(key, "a string", *value);
-  *out = value->get<std::string>();
-  return absl::OkStatus();
-}
-
-// [rows, columns], or the older "128x128".
-absl::Status ReadBlock(const json& object, std::string_view key, QuantConfig* config) {
-  const json* value = Member(object, key);
-  if (value == nullptr) return absl::OkStatus();
-  std::pair<int64_t, int64_t> block{0, 0};
-  if (value->is_array() && value->size() == 2 && (*value)[0].is_number_integer() &&
-      (*value)[1].is_number_integer()) {
-    block = {(*value)[0].get<int64_t>(), (*value)[1].get<int64_t>()};
-  } else if (value->is_string()) {
-    const auto& text = value->get_ref<const std::string&>();
-    const char* end = text.data() + text.size();
-    const auto rows = std::from_chars(text.data(), end, block.first);
-    if (rows.ec == std::errc() && rows.ptr != end && *rows.ptr == 'x') {
-      const auto columns = std::from_chars(rows.ptr + 1, end, block.second);
-      if (columns.ec != std::errc() || columns.ptr != end) block.second = 0;
-    }
-  } else {
-    return WrongType(key, "[rows, columns]", *value);
-  }
-  if (block.first <= 0 || block.second <= 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("{}: expected two positive integers, received {}", key,
-                    Quoted(value->dump(-1, ' ', true, json::error_handler_t::replace))));
-  }
-  if (std::find(config->blocks.begin(), config->blocks.end(), block) == config->blocks.end()) {
-    config->blocks.push_back(block);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadGroups(const json& object, QuantConfig* config) {
-  const json* groups = Member(object, "config_groups");
-  if (groups == nullptr) return absl::OkStatus();
-  if (!groups->is_object()) return WrongType("config_groups", "an object", *groups);
-  for (const json& group : *groups) {
-    if (!group.is_object()) continue;  // a preset's name with its list of targets
-    const json* weights = Member(group, "weights");
-    if (weights == nullptr) continue;
-    if (!weights->is_object()) return WrongType("config_groups.weights", "an object", *weights);
-    std::optional<int64_t> bits;
-    NIBBLE_RETURN_IF_ERROR(ReadInt(*weights, "num_bits", &bits));
-    if (bits) config->group_bits.push_back(*bits);
-    std::string strategy;
-    NIBBLE_RETURN_IF_ERROR(ReadString(*weights, "strategy", &strategy));
-    if (strategy == "block") {
-      NIBBLE_RETURN_IF_ERROR(ReadBlock(*weights, "block_structure", config));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// `implied_method` is what the file's name says where the text names no method.
-absl::StatusOr<QuantConfig> ReadQuantization(const json& object, std::string_view implied_method) {
+// `implied_method` is what the file's name says where the text names no method; `dynamic` has the
+// keys of that member in order.
+absl::StatusOr<QuantConfig> ReadQuantization(const json& object, std::string_view implied_method,
+                                             const std::vector<std::string>& dynamic) {
   QuantConfig config;
   config.present = true;
   config.method = implied_method;
@@ -146,11 +58,10 @@ absl::StatusOr<QuantConfig> ReadQuantization(const json& object, std::string_vie
   }
   NIBBLE_RETURN_IF_ERROR(ReadString(object, "fmt", &config.fmt));
   NIBBLE_RETURN_IF_ERROR(ReadString(object, "model_file_base_name", &config.model_file_base_name));
-  if (const json* dynamic = Member(object, "dynamic")) {
-    config.per_layer = dynamic->is_object() && !dynamic->empty();
-  }
-  NIBBLE_RETURN_IF_ERROR(ReadBlock(object, "weight_block_size", &config));
-  NIBBLE_RETURN_IF_ERROR(ReadGroups(object, &config));
+  NIBBLE_RETURN_IF_ERROR(ReadBlock(object, "weight_block_size", &config.block));
+  NIBBLE_RETURN_IF_ERROR(ReadDynamic(object, dynamic, &config));
+  NIBBLE_RETURN_IF_ERROR(ReadSchemes(object, &config));
+  NIBBLE_RETURN_IF_ERROR(ReadSkipLists(object, &config));
   if (config.method.empty() && object.contains("config_groups")) {
     config.method = "compressed-tensors";
   }
@@ -177,8 +88,17 @@ std::optional<DType> ModelDType(const json& object) {
   return std::nullopt;
 }
 
+// Fields of the model that are not there, or of other types, are not looked at.
+void ReadModel(const json& object, QuantConfig* config) {
+  const json* type = Member(object, "model_type");
+  if (type != nullptr && type->is_string()) config->model_type = type->get<std::string>();
+  const json* tied = Member(object, "tie_word_embeddings");
+  if (tied != nullptr && tied->is_boolean()) config->tie_embeddings = tied->get<bool>();
+}
+
 // config.json of a model. Multimodal models keep the language model's part in "text_config".
-absl::StatusOr<QuantConfig> ReadModelConfig(const json& object) {
+absl::StatusOr<QuantConfig> ReadModelConfig(const json& object,
+                                            const std::vector<std::string>& dynamic) {
   const json* text_config = Member(object, "text_config");
   if (text_config != nullptr && !text_config->is_object()) text_config = nullptr;
   const json* quantization = QuantizationOf(object);
@@ -195,10 +115,14 @@ absl::StatusOr<QuantConfig> ReadModelConfig(const json& object) {
     if (!quantization->is_object()) {
       return WrongType("quantization_config", "an object", *quantization);
     }
-    NIBBLE_ASSIGN_OR_RETURN(config, ReadQuantization(*quantization, ""));
+    NIBBLE_ASSIGN_OR_RETURN(config, ReadQuantization(*quantization, "", dynamic));
   }
   config.model_dtype = ModelDType(object);
-  if (!config.model_dtype && text_config != nullptr) config.model_dtype = ModelDType(*text_config);
+  ReadModel(object, &config);
+  if (text_config != nullptr) {
+    if (!config.model_dtype) config.model_dtype = ModelDType(*text_config);
+    ReadModel(*text_config, &config);
+  }
   return config;
 }
 
@@ -229,7 +153,8 @@ absl::Status MergeInto(QuantConfig* first, const QuantConfig& second) {
   if (first->model_file_base_name.empty()) {
     first->model_file_base_name = second.model_file_base_name;
   }
-  first->per_layer = first->per_layer || second.per_layer;
+  if (first->dynamic.empty()) first->dynamic = second.dynamic;
+  if (first->skipped.empty()) first->skipped = second.skipped;
   return absl::OkStatus();
 }
 
@@ -244,7 +169,8 @@ absl::StatusOr<QuantConfig> ParseQuantConfig(const ConfigTexts& texts) {
   if (!texts.config.empty()) {
     const absl::StatusOr<json> object = ParseJsonObject(texts.config, kMaxConfigBytes);
     if (!object.ok()) return InFile("config.json", object.status());
-    absl::StatusOr<QuantConfig> read = ReadModelConfig(*object);
+    absl::StatusOr<QuantConfig> read =
+        ReadModelConfig(*object, KeysInOrder(texts.config, "dynamic"));
     if (!read.ok()) return InFile("config.json", read.status());
     config = *std::move(read);
   }
@@ -258,10 +184,13 @@ absl::StatusOr<QuantConfig> ParseQuantConfig(const ConfigTexts& texts) {
     if (extra.text.empty()) continue;
     const absl::StatusOr<json> object = ParseJsonObject(extra.text, kMaxConfigBytes);
     if (!object.ok()) return InFile(extra.file, object.status());
-    absl::StatusOr<QuantConfig> read = ReadQuantization(*object, extra.method);
+    absl::StatusOr<QuantConfig> read =
+        ReadQuantization(*object, extra.method, KeysInOrder(extra.text, "dynamic"));
     if (!read.ok()) return InFile(extra.file, read.status());
     if (!config.present) {
       read->model_dtype = config.model_dtype;
+      read->model_type = config.model_type;
+      read->tie_embeddings = config.tie_embeddings;
       config = *std::move(read);
     } else if (absl::Status status = MergeInto(&config, *read); !status.ok()) {
       return InFile(extra.file, status);

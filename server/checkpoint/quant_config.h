@@ -6,13 +6,41 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "nibble/tensor.h"
+#include "server/checkpoint/module_match.h"
 
 namespace nibble::checkpoint {
+
+// Rows and columns of an FP8 scale block.
+using BlockShape = std::pair<int64_t, int64_t>;
+
+// compressed-tensors: the weights of one of the config_groups.
+struct Scheme {
+  std::string name;  // "group_0", or a preset's name
+  ModuleList targets;
+  bool has_weights = false;  // else its modules are not quantized
+  std::optional<int64_t> bits;
+  std::string type;  // "int", "float"
+  std::optional<bool> symmetric;
+  std::string strategy;  // "tensor", "channel", "group", "block", ...
+  std::optional<int64_t> group_size;
+  std::optional<BlockShape> block;
+  bool column_order = true;  // false: activation order, with a weight_g_idx
+};
+
+// GPTQModel: one entry of `dynamic`. The first one whose pattern matches counts.
+struct DynamicRule {
+  NamePattern pattern;
+  bool excluded = false;
+  std::optional<int64_t> bits;
+  std::optional<int64_t> group_size;
+  std::optional<bool> sym;
+};
 
 struct QuantConfig {
   bool present = false;
@@ -29,12 +57,27 @@ struct QuantConfig {
   std::string format;             // compressed-tensors
   std::string fmt;                // FP8: "e4m3"
   std::string model_file_base_name;
-  bool per_layer = false;  // GPTQModel `dynamic`: bits and group size differ by layer
-  // Every distinct FP8 block shape (rows, columns) that is named.
-  std::vector<std::pair<int64_t, int64_t>> blocks;
-  std::vector<int64_t> group_bits;   // compressed-tensors: num_bits of each group's weights
-  std::optional<DType> model_dtype;  // torch_dtype, where it is F16, BF16 or F32
+  std::optional<BlockShape> block;   // weight_block_size
+  std::vector<DynamicRule> dynamic;  // in the order of the file
+  std::vector<Scheme> schemes;       // compressed-tensors: config_groups
+  ModuleList skipped;                // what every dialect's list of exceptions names
+
+  // Of the model, not of its quantization.
+  std::optional<DType> model_dtype;    // torch_dtype, where it is F16, BF16 or F32
+  std::string model_type;              // "llama"
+  std::optional<bool> tie_embeddings;  // tie_word_embeddings
 };
+
+// What the configuration says of one layer.
+struct LayerSettings {
+  bool skipped = false;  // a list of exceptions names it
+  std::optional<int64_t> bits;
+  std::optional<int64_t> group_size;
+  std::optional<bool> sym;
+  const Scheme* scheme = nullptr;  // into QuantConfig::schemes; null: none, or none that is known
+  std::optional<BlockShape> block;
+};
+LayerSettings SettingsOf(const QuantConfig& config, std::string_view layer);
 
 // The three places where a configuration may stand, in order of precedence; empty where absent.
 struct ConfigTexts {

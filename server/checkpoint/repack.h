@@ -3,28 +3,27 @@
 #ifndef NIBBLE_SERVER_CHECKPOINT_REPACK_H_
 #define NIBBLE_SERVER_CHECKPOINT_REPACK_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "nibble/weight.h"
-
 namespace nibble::checkpoint {
 
+// Each fills `codes`, [N, ceil(K/2)] bytes.
 // words: I32 [ceil(K/8), N], the eight codes of a word along K from the low end (GPTQ).
-HostBytes CodesFromColumnWords(std::span<const std::byte> words, int64_t n, int64_t k);
-
+void CodesFromColumnWords(std::span<const std::byte> words, int64_t n, int64_t k,
+                          std::span<std::byte> codes);
 // words: I32 [K, N/8], column 8c + j of a word in nibble kAwqNibble[j] (AWQ GEMM). n % 8 == 0.
-HostBytes CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, int64_t k);
-
+void CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, int64_t k,
+                               std::span<std::byte> codes);
 // words: I32 [N, ceil(K/8)], the eight codes of a word along K from the low end
 // (compressed-tensors).
-HostBytes CodesFromRowWords(std::span<const std::byte> words, int64_t n, int64_t k);
+void CodesFromRowWords(std::span<const std::byte> words, int64_t n, int64_t k,
+                       std::span<std::byte> codes);
 
-// [rows, cols] elements of element_bytes to [cols, rows].
-HostBytes Transposed(std::span<const std::byte> elements, int64_t rows, int64_t cols,
-                     size_t element_bytes);
+// [rows, cols] elements of 2 or 4 bytes to [cols, rows].
+void Transpose(std::span<const std::byte> elements, int64_t rows, int64_t cols,
+               size_t element_bytes, std::span<std::byte> out);
 
 // Zero points as stored.
 struct PackedZeros {
@@ -43,10 +42,10 @@ struct PackedZeros {
   // The stored field of output `row` and `group`, 0..15 (kSigned: its low four bits plus 8).
   int Field(int64_t row, int64_t group) const;
   int ZeroPoint(int64_t row, int64_t group) const { return (Field(row, group) + add) & 15; }
-  // How many of the N*G fields have each value.
-  std::array<int64_t, 16> Histogram() const;
-  // U8 [N, G].
-  HostBytes Unpacked() const;
+  // How many of the N*G fields have `value`.
+  int64_t Count(int value) const;
+  // Fills `out`, U8 [N, G].
+  void Unpack(std::span<std::byte> out) const;
 };
 
 }  // namespace nibble::checkpoint

@@ -53,4 +53,21 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, size_t max
   return value;
 }
 
+std::vector<std::string> KeysInOrder(std::string_view text, std::string_view name) {
+  using Event = nlohmann::json::parse_event_t;
+  std::vector<std::string> path;  // the key that was last read at each depth
+  std::vector<std::string> keys;
+  const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
+    if (event != Event::key) return true;
+    const auto level = static_cast<size_t>(depth);
+    path.resize(level + 1);
+    path[level] = parsed.get_ref<const std::string&>();
+    if (level > 0 && path[level - 1] == name) keys.push_back(path[level]);
+    return true;
+  };
+  const nlohmann::json discarded =
+      nlohmann::json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
+  return keys;
+}
+
 }  // namespace nibble::checkpoint

@@ -172,7 +172,7 @@ std::string ToYaml(const Config& config) {
       out << YAML::BeginMap;
       for (const ModelConfig& model : config.**models) {
         out << YAML::Key << YAML::DoubleQuoted << model.name;
-        out << YAML::Value << YAML::DoubleQuoted << model.directory;
+        out << YAML::Value << YAML::DoubleQuoted << SourceOf(model);
       }
       out << YAML::EndMap;
     } else if (option.Is<Option::Text>()) {

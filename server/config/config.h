@@ -12,9 +12,12 @@
 
 namespace nibble::server {
 
+// NAME=DIR[,fuse=required|where-possible][,layers=PATTERN]; in a file NAME: DIR and so on.
 struct ModelConfig {
   std::string name;
   std::string directory;
+  std::string fuse;    // "required", "where-possible"; empty: no layer is fused
+  std::string layers;  // a regular expression; empty: every layer
 };
 
 // Flag --max-batch-rows is key max_batch_rows. Defaults are those of a server on one machine.
@@ -38,7 +41,7 @@ struct Config {
 
   // Weights.
   std::string weights_root;        // Load is refused without it
-  std::vector<ModelConfig> model;  // --model NAME=DIR, repeated; in a file a map
+  std::vector<ModelConfig> model;  // --model, repeated; in a file a map
   // NAME=FORMAT: what the unquantized layers of configured model NAME become; FORMAT is the text of
   // nibble::ParseQuantizeTarget.
   std::vector<std::string> quantize;

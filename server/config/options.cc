@@ -67,7 +67,7 @@ constexpr auto kOptions = std::to_array<Option>({
      .meaning = "Directory below which clients may load weights; without it they may not."},
     {.key = "model",
      .field = &Config::model,
-     .value = "NAME=DIR",
+     .value = "NAME=DIR[,fuse=required|where-possible][,layers=PATTERN]",
      .meaning = "Load every linear layer of the checkpoint in DIR at start, as NAME/LAYER; "
                 "repeatable. In a file: a map of NAME: DIR.",
      .check = CheckModelName},

@@ -57,8 +57,11 @@ struct Draft {
 
 // Take the text of a value, or of one more element of a list, or report a fault at `where`.
 void SetValue(const Option& option, std::string_view text, const std::string& where, Draft* draft);
-void AddModel(const Option& option, std::string_view name, std::string_view directory,
+// `source` is DIR and its options.
+void AddModel(const Option& option, std::string_view name, std::string_view source,
               const std::string& where, Draft* draft);
+// DIR and its options, as AddModel takes them.
+std::string SourceOf(const ModelConfig& model);
 // Empties a list or the models.
 void Clear(const Option& option, Draft* draft);
 

@@ -9,6 +9,10 @@
 namespace nibble::server {
 namespace {
 
+// What may follow the directory of a model.
+constexpr std::string_view kFuseKey = ",fuse=";
+constexpr std::string_view kLayersKey = ",layers=";
+
 // Decimal digits alone, within [min, max].
 template <typename T>
 bool ParseNumber(const Option& option, std::string_view text, T* number) {
@@ -88,7 +92,14 @@ void SetValue(const Option& option, std::string_view text, const std::string& wh
   }
 }
 
-void AddModel(const Option& option, std::string_view name, std::string_view directory,
+std::string SourceOf(const ModelConfig& model) {
+  std::string text = model.directory;
+  if (!model.fuse.empty()) text += std::string(kFuseKey) + model.fuse;
+  if (!model.layers.empty()) text += std::string(kLayersKey) + model.layers;
+  return text;
+}
+
+void AddModel(const Option& option, std::string_view name, std::string_view source,
               const std::string& where, Draft* draft) {
   std::vector<ModelConfig>& models = draft->config.*std::get<Option::Models>(option.field);
   draft->where[option.key] = where;
@@ -97,15 +108,32 @@ void AddModel(const Option& option, std::string_view name, std::string_view dire
     draft->faulty.insert(option.key);
   };
   if (const Expected expected = CheckText(option, name)) return fault(*expected, Quote(name));
+  // The pattern comes last, since it may hold anything.
+  std::string_view directory = source;
+  std::string_view fuse;
+  std::string_view layers;
+  if (const size_t at = directory.find(kLayersKey); at != std::string_view::npos) {
+    layers = directory.substr(at + kLayersKey.size());
+    directory = directory.substr(0, at);
+    if (layers.empty()) return fault("layers=PATTERN with a pattern", Quote(source));
+  }
+  if (const size_t at = directory.find(kFuseKey); at != std::string_view::npos) {
+    fuse = directory.substr(at + kFuseKey.size());
+    directory = directory.substr(0, at);
+    if (fuse != "required" && fuse != "where-possible") {
+      return fault("fuse=required or fuse=where-possible", Quote(fuse));
+    }
+  }
   if (directory.empty() || directory.find('\0') != std::string_view::npos ||
-      Utf8PrefixBytes(directory) != directory.size()) {
+      Utf8PrefixBytes(source) != source.size()) {
     return fault(fmt::format("the directory of model {} as UTF-8 text", Quote(name)),
                  Quote(directory));
   }
   for (const ModelConfig& model : models) {
     if (model.name == name) return fault("each model name once", Quote(name));
   }
-  models.push_back({std::string(name), std::string(directory)});
+  models.push_back(
+      {std::string(name), std::string(directory), std::string(fuse), std::string(layers)});
 }
 
 void Clear(const Option& option, Draft* draft) {

@@ -4,36 +4,66 @@
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "fmt/format.h"
 #include "nibble/status.h"
+#include "server/loader/layer_queue.h"
 
 namespace nibble::server {
 namespace {
+
+// Above the pages and buffers of the largest layer: room for others beside it.
+constexpr int64_t kBesideLargestBytes = int64_t{64} << 20;
+constexpr int kMaxThreads = 8;
+
+int ThreadCount(size_t layers) {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  return static_cast<int>(
+      std::clamp<int64_t>(std::min<int64_t>(cores, static_cast<int64_t>(layers)), 1, kMaxThreads));
+}
 
 absl::Status AddLayers(const checkpoint::Checkpoint& checkpoint,
                        const std::vector<PlannedWeight>& planned,
                        const std::function<void(const LoadProgress&)>& report,
                        const std::atomic<bool>& cancelled, LoadProgress progress,
-                       WeightStore::Transaction& transaction) {
+                       WeightStore::Transaction& transaction) try {
   const std::vector<checkpoint::Layer>& layers = checkpoint.layers();
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (cancelled.load(std::memory_order_relaxed)) {
-      return absl::CancelledError("the caller cancelled the load");
-    }
-    progress.layer = layers[i].name;
-    report(progress);
+  int64_t largest = 0;
+  for (const checkpoint::Layer& layer : layers) largest = std::max(largest, layer.host_bytes);
+  LayerQueue queue(ThreadCount(layers.size()), largest + kBesideLargestBytes, [&](size_t i) {
     NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, checkpoint.Load(i));
     NIBBLE_RETURN_IF_ERROR(transaction.Add(planned[i].name, weight));
-    progress.bytes_done += layers[i].bytes;
-    progress.layers_done += 1;
+    checkpoint.Release(i);
+    return absl::OkStatus();
+  });
+  const auto take = [&](const LayerQueue::State& state) {
+    progress.bytes_done = state.bytes_done;
+    progress.layers_done = state.layers_done;
+    if (!state.status.ok()) return state.status;
+    if (!cancelled.load(std::memory_order_relaxed)) return absl::OkStatus();
+    return absl::CancelledError("the caller cancelled the load");
+  };
+  for (size_t i = 0; i < layers.size(); ++i) {
+    NIBBLE_RETURN_IF_ERROR(take(queue.state()));
+    progress.layer = layers[i].name;
+    report(progress);
+    NIBBLE_RETURN_IF_ERROR(take(queue.Push(i, layers[i].bytes, layers[i].host_bytes)));
+  }
+  while (progress.layers_done < progress.layers_total) {
+    NIBBLE_RETURN_IF_ERROR(take(queue.WaitForProgress()));
+    if (progress.layers_done == progress.layers_total) break;
+    report(progress);
   }
   NIBBLE_RETURN_IF_ERROR(checkpoint.CheckIntact());
   NIBBLE_RETURN_IF_ERROR(transaction.Commit());
   progress.layer.clear();
   report(progress);
   return absl::OkStatus();
+} catch (const std::system_error& error) {
+  return absl::ResourceExhaustedError(
+      fmt::format("the system refused a thread to load with: {}", error.what()));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ struct LoadProgress {
   int64_t bytes_total = 0;
   int layers_done = 0;
   int layers_total = 0;
-  std::string layer;  // in work
+  std::string layer;  // the last one that was begun
 };
 
 struct Loaded {
@@ -38,9 +38,9 @@ struct LoadTarget {
   std::string device;  // empty: by free memory
 };
 
-// Loads every layer of `checkpoint` as "model/LAYER". `progress` is called on this thread, before
-// each layer and at the end. kCancelled once `cancelled` is set. kInvalidArgument for a checkpoint
-// without a layer.
+// Loads every layer of `checkpoint` as "model/LAYER", on threads of its own. `progress` is called
+// on this thread, before a layer is handed to them, whenever one is done, and at the end.
+// kCancelled once `cancelled` is set. kInvalidArgument for a checkpoint without a layer.
 absl::StatusOr<Loaded> LoadCheckpoint(WeightStore& store, const checkpoint::Checkpoint& checkpoint,
                                       const LoadTarget& target,
                                       const std::function<void(const LoadProgress&)>& progress,

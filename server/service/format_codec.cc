@@ -148,6 +148,32 @@ absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, 
   return spec;
 }
 
+absl::StatusOr<checkpoint::OpenOptions> ParseOpenOptions(
+    v1::Fuse fuse, const google::protobuf::RepeatedPtrField<std::string>& layers) {
+  constexpr int kMaxPatterns = 1024;
+  checkpoint::OpenOptions options;
+  switch (fuse) {
+    case v1::FUSE_UNSPECIFIED:
+      break;
+    case v1::FUSE_REQUIRED:
+      options.fusing = checkpoint::Fusing::kRequired;
+      break;
+    case v1::FUSE_WHERE_POSSIBLE:
+      options.fusing = checkpoint::Fusing::kWherePossible;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          fmt::format("fuse: expected FUSE_REQUIRED or FUSE_WHERE_POSSIBLE; received {}",
+                      static_cast<int>(fuse)));
+  }
+  if (layers.size() > kMaxPatterns) {
+    return absl::InvalidArgumentError(fmt::format(
+        "layers: expected at most {} patterns; received {}", kMaxPatterns, layers.size()));
+  }
+  options.layers.assign(layers.begin(), layers.end());
+  return options;
+}
+
 void ToWire(const WeightSpec& spec, v1::FormatSpec* format) {
   format->set_format(ToWire(spec.format));
   switch (spec.format) {

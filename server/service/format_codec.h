@@ -2,6 +2,7 @@
 #ifndef NIBBLE_SERVER_SERVICE_FORMAT_CODEC_H_
 #define NIBBLE_SERVER_SERVICE_FORMAT_CODEC_H_
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -9,6 +10,7 @@
 #include "nibble/format.h"
 #include "nibble/selector.h"
 #include "nibble/v1/weights.pb.h"
+#include "server/checkpoint/checkpoint.h"
 #include "server/checkpoint/quantized.h"
 #include "server/weight_store/weight_store.h"
 
@@ -22,6 +24,10 @@ absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, 
 // than 256 patterns, or one of more than 256 bytes.
 absl::StatusOr<checkpoint::QuantizePlan> ParseQuantization(const v1::Quantization& quantize,
                                                            std::string_view field);
+// How a checkpoint is to be opened. kInvalidArgument: an unknown value of `fuse`, too many
+// patterns.
+absl::StatusOr<checkpoint::OpenOptions> ParseOpenOptions(
+    v1::Fuse fuse, const google::protobuf::RepeatedPtrField<std::string>& layers);
 void ToWire(const WeightSpec& spec, v1::FormatSpec* format);
 void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummary* summary);
 void ToWire(const std::vector<ChoiceRange>& ranges,

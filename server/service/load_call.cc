@@ -15,6 +15,8 @@ namespace nibble::server {
 absl::StatusOr<Loaded> LoadCall::LoadAll(const std::string& weights_root,
                                          const v1::LoadRequest& request) {
   NIBBLE_RETURN_IF_ERROR(ValidateWeightName(request.name()));
+  NIBBLE_ASSIGN_OR_RETURN(const checkpoint::OpenOptions options,
+                          ParseOpenOptions(request.fuse(), request.layers()));
   NIBBLE_ASSIGN_OR_RETURN(const std::string directory,
                           ResolveBelowRoot(weights_root, request.path()));
   checkpoint::QuantizePlan plan;
@@ -22,7 +24,7 @@ absl::StatusOr<Loaded> LoadCall::LoadAll(const std::string& weights_root,
     NIBBLE_ASSIGN_OR_RETURN(plan, ParseQuantization(request.quantize(), "quantize"));
   }
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Checkpoint> opened,
-                          checkpoint::Checkpoint::Open(directory));
+                          checkpoint::Checkpoint::Open(directory, options));
   if (request.has_quantize()) {
     NIBBLE_ASSIGN_OR_RETURN(opened, checkpoint::QuantizeOnLoad(std::move(opened), plan));
   }

@@ -78,6 +78,8 @@ absl::Status UploadCall::TakeHeader(const v1::UploadHeader& header) {
         NIBBLE_RETURN_IF_ERROR(
             ParseQuantization(header.checkpoint().quantize(), "checkpoint.quantize").status());
       }
+      NIBBLE_RETURN_IF_ERROR(
+          ParseOpenOptions(header.checkpoint().fuse(), header.checkpoint().layers()).status());
       break;
     case v1::UploadHeader::kMatrix: {
       NIBBLE_ASSIGN_OR_RETURN(const ConstMatrixView shape,
@@ -200,9 +202,12 @@ absl::StatusOr<Loaded> UploadCall::LoadSpooled() {
     return LoadMatrix(service_.store, matrix, {format, options}, target);
   }
   const v1::CheckpointUpload& upload = header_.checkpoint();
-  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::Checkpoint> opened,
-                          checkpoint::Checkpoint::FromBytes(mapped.bytes, mapped.keep_alive,
-                                                            upload.config_json(), header_.name()));
+  NIBBLE_ASSIGN_OR_RETURN(const checkpoint::OpenOptions options,
+                          ParseOpenOptions(upload.fuse(), upload.layers()));
+  NIBBLE_ASSIGN_OR_RETURN(
+      std::unique_ptr<checkpoint::Checkpoint> opened,
+      checkpoint::Checkpoint::FromBytes(mapped.bytes, mapped.keep_alive, upload.config_json(),
+                                        header_.name(), options));
   if (upload.has_quantize()) {
     NIBBLE_ASSIGN_OR_RETURN(const checkpoint::QuantizePlan plan,
                             ParseQuantization(upload.quantize(), "checkpoint.quantize"));

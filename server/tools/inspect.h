@@ -13,11 +13,13 @@ namespace nibble::tools {
 
 struct InspectedLayer {
   std::string name;     // the tensor prefix: "model.layers.0.mlp.down_proj"
-  std::string dialect;  // "gptq", "bitsandbytes", ...
-  std::string format;   // "int4 256x256 group 128 sym"; empty where it cannot be served
-  int64_t n = 0;        // outputs; 1 for a norm vector
+  std::string dialect;  // "gptq", "bitsandbytes", ...; empty where it cannot be served
+  // "int4 256x256 group 128 sym"; where it cannot be served, the tensors that are stored:
+  // "qweight I32 [16, 8], scales F16 [1, 8]".
+  std::string format;
+  int64_t n = 0;        // outputs; 1 for a norm vector; 0 where it cannot be served
   int64_t k = 0;        // inputs
-  int64_t bytes = 0;    // of the canonical weight
+  int64_t bytes = 0;    // of the canonical weight, or of the tensors that are stored
   std::string refusal;  // why it cannot be served; empty where it can
 };
 

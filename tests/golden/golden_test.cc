@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenTest, ::testing::ValuesIn(Directorie
 
 TEST(GoldenListTest, EveryDialectIsThere) {
   const std::vector<std::string> names = Directories();
-  for (std::string_view prefix : {"bnb_", "gptq_", "awq_", "fp8_"}) {
+  for (std::string_view prefix : {"bnb_", "gptq_", "awq_", "ct_", "fp8_"}) {
     EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return name.starts_with(prefix);
     })) << prefix;

@@ -1,4 +1,5 @@
 #include "client/cpp/cli/command.h"
+#include "client/cpp/cli/flags.h"
 #include "client/cpp/cli/quantize_flags.h"
 #include "client/cpp/cli/table.h"
 #include "client/cpp/cli/tensor_file.h"
@@ -14,6 +15,29 @@ Json StringsJson(const Strings& strings) {
   return json;
 }
 
+// Which layers of a checkpoint are loaded, and which of them become one.
+class LayerFlags {
+ public:
+  void AddTo(CLI::App& app) {
+    fuse_option_ = AddNamedFlag(
+        app, "--fuse", fuse_,
+        {{"required", v1::FUSE_REQUIRED}, {"where-possible", v1::FUSE_WHERE_POSSIBLE}},
+        "Make one layer of q_proj, k_proj and v_proj, and of gate_proj and up_proj; parts that "
+        "cannot be fused exactly are an error, or stay apart");
+    layers_option_ = app.add_option(
+        "--layers", layers_, "Regular expression; only layers whose name it matches. Repeatable");
+  }
+  bool given() const { return fuse_option_->count() > 0 || layers_option_->count() > 0; }
+  v1::Fuse fuse() const { return fuse_; }
+  const std::vector<std::string>& layers() const { return layers_; }
+
+ private:
+  CLI::Option* fuse_option_ = nullptr;
+  CLI::Option* layers_option_ = nullptr;
+  v1::Fuse fuse_ = v1::FUSE_UNSPECIFIED;
+  std::vector<std::string> layers_;
+};
+
 class LoadCommand final : public Command {
  public:
   explicit LoadCommand(CLI::App& parent)
@@ -24,6 +48,7 @@ class LoadCommand final : public Command {
         ->required();
     app()->add_option("--device", device_, "Device for every weight. Default: by free memory");
     quantize_.AddTo(*app());
+    layers_.AddTo(*app());
   }
 
   std::string UsageError() const override { return quantize_.UsageError(); }
@@ -36,6 +61,8 @@ class LoadCommand final : public Command {
     request.set_path(path_);
     request.set_device(device_);
     if (const auto quantize = quantize_.Message()) *request.mutable_quantize() = *quantize;
+    request.set_fuse(layers_.fuse());
+    request.mutable_layers()->Assign(layers_.layers().begin(), layers_.layers().end());
     absl::StatusOr<v1::LoadProgress> last;
     {
       Progress progress(session.io(), "load " + name_);
@@ -64,6 +91,7 @@ class LoadCommand final : public Command {
   std::string path_;
   std::string device_;
   QuantizeFlags quantize_;
+  LayerFlags layers_;
 };
 
 class UploadCommand final : public Command {
@@ -82,6 +110,8 @@ class UploadCommand final : public Command {
         flags.add_option("--matrix", matrix_, "safetensors file that holds the matrix");
     flags.add_option("--tensor", tensor_, "Name of the matrix in --matrix")->capture_default_str();
     quantize_.AddTo(flags);
+    format_.AddTo(flags);
+    layers_.AddTo(flags);
   }
 
   std::string UsageError() const override {
@@ -92,6 +122,7 @@ class UploadCommand final : public Command {
     if (matrix && config_option_->count() > 0) return "--config: needs --checkpoint";
     if (matrix && !quantize_.include().empty()) return "--include: needs --checkpoint";
     if (matrix && !quantize_.exclude().empty()) return "--exclude: needs --checkpoint";
+    if (matrix && layers_.given()) return "--fuse, --layers: need --checkpoint";
     return quantize_.UsageError();
   }
 
@@ -126,6 +157,8 @@ class UploadCommand final : public Command {
     client::CheckpointUploadOptions upload;
     upload.name = name_;
     upload.device = device_;
+    upload.fuse = layers_.fuse();
+    upload.layers = layers_.layers();
     if (config_option_->count() > 0) {
       absl::StatusOr<std::string> config = ReadTextFile(config_);
       if (!config.ok()) return config.status();
@@ -161,6 +194,7 @@ class UploadCommand final : public Command {
   std::string matrix_;
   std::string tensor_ = "weight";
   QuantizeFlags quantize_;
+  LayerFlags layers_;
 };
 
 }  // namespace

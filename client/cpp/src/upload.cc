@@ -44,8 +44,11 @@ v1::UploadHeader HeaderOf(const CheckpointUploadOptions& upload) {
   v1::UploadHeader header;
   header.set_name(upload.name);
   header.set_device(upload.device);
-  header.mutable_checkpoint()->set_config_json(upload.config_json);
-  if (upload.quantize) *header.mutable_checkpoint()->mutable_quantize() = *upload.quantize;
+  v1::CheckpointUpload& checkpoint = *header.mutable_checkpoint();
+  checkpoint.set_config_json(upload.config_json);
+  if (upload.quantize) *checkpoint.mutable_quantize() = *upload.quantize;
+  checkpoint.set_fuse(upload.fuse);
+  checkpoint.mutable_layers()->Assign(upload.layers.begin(), upload.layers.end());
   return header;
 }
 

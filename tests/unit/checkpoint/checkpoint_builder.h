@@ -63,12 +63,13 @@ class CheckpointBuilder {
   }
 
   // Opens the file from memory that is not aligned.
-  absl::StatusOr<std::unique_ptr<Checkpoint>> Open(std::string_view config) const {
+  absl::StatusOr<std::unique_ptr<Checkpoint>> Open(std::string_view config,
+                                                   const OpenOptions& options = {}) const {
     const std::string bytes = Bytes();
     auto shifted = std::make_shared<std::vector<std::byte>>(bytes.size() + 1);
     std::memcpy(shifted->data() + 1, bytes.data(), bytes.size());
     const std::span<const std::byte> view(shifted->data() + 1, bytes.size());
-    return Checkpoint::FromBytes(view, std::move(shifted), config, "test");
+    return Checkpoint::FromBytes(view, std::move(shifted), config, "test", options);
   }
 
  private:

@@ -275,6 +275,17 @@ TEST(GptqTest, GroupIndexIsChecked) {
   }
 }
 
+TEST(GptqTest, ActOrderWithoutAnIndexIsRefused) {
+  const Int4Reference layer(16, 64, 16);
+  ExpectRefused(Build(layer, 1, false), Config(R"("group_size":16,"desc_act":true)"), kInvalid,
+                {"layer 'm.p'", "tensor 'm.p.g_idx' is missing"});
+  // One group has no order.
+  const Int4Reference column(16, 64, 64);
+  ExpectSameBits(
+      LoadOnly(Build(column, 1, false), Config(R"("group_size":-1,"desc_act":true)")).decoded,
+      column.Expected());
+}
+
 TEST(GptqTest, GroupSizeIsChecked) {
   const Int4Reference layer(16, 64, 16);
   for (int bad : {0, -2}) {

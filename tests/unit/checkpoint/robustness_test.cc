@@ -1,5 +1,43 @@
 // Damaged files: any byte of a checkpoint may be wrong, and the answer is a status. Most of what
 // this finds, it finds under the sanitizers.
+//
+// Where the files that are known to have gone wrong are tested. The container:
+//
+//   header length 0, over the file, 2^64 - 1, over 10^8   MalformedTest NoHeader, HeaderPastTheEnd,
+//                                                          HeaderLengthAllOnes, HeaderOverTheLimit
+//   not UTF-8, an array                                    NotUtf8InName, HeaderIsAnArray
+//   offsets [0, 16] for F64 [4]                            BytesDoNotMatchShape
+//   huge shape, tiny offsets; product overflow             HugeShapeTinyOffsets, ShapeProduct*
+//   begin > end, hole, overlap, duplicate key              BeginAfterEnd, Hole*, Overlap,
+//                                                          DuplicateKey
+//   trailing byte, one byte short                          TrailingByte, OneByteShort
+//   F4 with an odd count                                   OddCountOfF4
+//   empty tensors, scalar, empty __metadata__              SafetensorsTest EmptyTensors*, Scalar*,
+//                                                          AcceptsSpace*
+//   10^7 entries over one range                            SafetensorsTest EntriesAreBounded
+//
+// The loaders (see tests/golden too):
+//
+//   zero point off by one, v1 read as v2                   GptqTest WrongVersionLabelIsRefused,
+//                                                          AsymmetricV1AndV2
+//   AWQ interleave of weights and zeros                    AwqTest WordGivesItsColumns*, Gemm
+//   zero point 0 turned into 15                            AwqTest Gemm, GptqTest
+//                                                          WrappedZerosAreCounted
+//   bitsandbytes companions not recognized                 BitsandbytesTest MissingTensorsAreNamed,
+//                                                          OneLayerDoesNotTakeAnothersTensors
+//   block FP8 edges, block size from shapes                Fp8Test RaggedBlocks,
+//                                                          BlockShapeComesFromTheConfiguration
+//   FP8 scales assumed to be F32                           Fp8Test PerTensorInEveryShape*,
+//                                                          ExponentScales
+//   fused names against lists of exceptions                SkipListTest EveryDialect*, FuseTest
+//                                                          MissingPart
+//   one FP8 scale where several are expected               FuseTest Fp8Scales, Fp8Test
+//                                                          MisshapenScalesAreNamed
+//   head missing, tied, duplicated, quantized or not       TiedHeadTest *
+//   offsets, alignment, index                              MalformedTest, CheckpointBuilder::Open
+//                                                          (odd addresses), DirectoryTest Index*
+//   asymmetric zero points not collected                   SchemeTest TensorsMustAgree*
+//   partial last block                                     BitsandbytesTest BlocksCrossRows*
 #include <fstream>
 #include <iterator>
 #include <random>

@@ -128,6 +128,47 @@ TEST_F(CliTest, UploadACheckpoint) {
   EXPECT_EQ(server_.uploads()[0].bytes.size(), 5000u);
 }
 
+TEST_F(CliTest, LayersAreSelectedAndFused) {
+  const std::string file = WriteText("model.safetensors", "x");
+  const Outcome outcome = Run({"upload", "m", "--checkpoint", file, "--fuse", "where-possible",
+                               "--layers", "a", "--layers", "b.*"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  ASSERT_EQ(server_.uploads().size(), 1u);
+  const v1::CheckpointUpload upload = server_.uploads()[0].header.checkpoint();
+  EXPECT_EQ(upload.fuse(), v1::FUSE_WHERE_POSSIBLE);
+  ASSERT_EQ(upload.layers_size(), 2);
+  EXPECT_EQ(upload.layers(1), "b.*");
+  EXPECT_EQ(Run({"load", "m", "dir", "--fuse", "required", "--layers", "a"}).code, 0);
+  ExpectUsageError(RunBare({"load", "m", "dir", "--fuse", "some"}), "required");
+  ExpectUsageError(RunBare({"upload", "m", "--matrix", file, "--format", "nf4", "--layers", "a"}),
+                   "--layers");
+}
+
+TEST_F(CliTest, InspectNeedsNoServer) {
+  const std::string golden = std::string(NIBBLE_SOURCE_DIR) + "/tests/golden/awq_group_64_bias";
+  const Outcome outcome = RunBare({"inspect", golden});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("model.layers.0.mlp.down_proj  awq"), std::string::npos)
+      << outcome.out;
+  const cli::Json json = RunBare({"inspect", golden, "--json"}).json();
+  EXPECT_EQ(json["layers"][0]["n"], 64);
+  EXPECT_EQ(json["layers"][0]["served"], true);
+
+  // A layer that cannot be served is listed with the reason, and the exit code says so.
+  std::filesystem::create_directory(Path("fp8"));
+  ASSERT_TRUE(
+      cli::WriteTensors(
+          Path("fp8") + "/model.safetensors",
+          {{"m.weight", client::TensorFromFloats(Values(8), {2, 4}, v1::DTYPE_F8_E4M3).value()}})
+          .ok());
+  const Outcome refused = RunBare({"inspect", Path("fp8"), "--json"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.json()["layers"][0]["served"], false);
+  EXPECT_NE(refused.json()["layers"][0]["refusal"].get<std::string>().find("weight_scale"),
+            std::string::npos);
+  EXPECT_EQ(RunBare({"inspect", Path("none")}).code, 1);
+}
+
 TEST_F(CliTest, UploadAMatrix) {
   const std::string file = WriteTensor("m", "t", Values(64), {4, 16}, v1::DTYPE_F16);
   const Outcome outcome = Run({"upload", "w2", "--matrix", file, "--tensor", "t", "--format",

@@ -44,6 +44,8 @@ class FakeCheckpoint : public checkpoint::Checkpoint {
     return weight;
   }
 
+  void Release(size_t) const override {}
+
   absl::Status CheckIntact() const override {
     return cut ? absl::InvalidArgumentError("the file was cut") : absl::OkStatus();
   }
@@ -83,14 +85,16 @@ TEST_F(LoaderTest, LoadsEveryLayerAndReportsBytes) {
   EXPECT_THAT(loaded->weights, ElementsAre("m/layer0", "m/layer1", "m/layer2"));
   EXPECT_THAT(loaded->notices, ElementsAre("one thing worth a look"));
   EXPECT_EQ(loaded->bytes, 72);
-  ASSERT_EQ(progress_.size(), 4u);
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(progress_[static_cast<size_t>(i)].bytes_done, 24 * i);
-    EXPECT_EQ(progress_[static_cast<size_t>(i)].layers_done, i);
-    EXPECT_EQ(progress_[static_cast<size_t>(i)].bytes_total, 72);
+  ASSERT_GE(progress_.size(), 4u);
+  for (size_t i = 0; i < progress_.size(); ++i) {
+    EXPECT_EQ(progress_[i].bytes_done, 24 * progress_[i].layers_done);
+    EXPECT_EQ(progress_[i].bytes_total, 72);
+    EXPECT_GE(progress_[i].layers_done, i == 0 ? 0 : progress_[i - 1].layers_done);
   }
+  EXPECT_EQ(progress_[0].layer, "layer0");
   EXPECT_EQ(progress_[1].layer, "layer1");
-  EXPECT_EQ(progress_[3].layer, "");
+  EXPECT_EQ(progress_.back().layers_done, 3);
+  EXPECT_EQ(progress_.back().layer, "");
   EXPECT_TRUE(store_.Acquire("m/layer2").ok());
 }
 

@@ -248,6 +248,26 @@ TEST(ConfigTest, ByteSizesTakeUnits) {
   EXPECT_THAT(FaultsOf({"--max-message-bytes=2GiB"}), HasSubstr("from 1KiB to 2147483647"));
 }
 
+TEST(ConfigTest, AModelSaysHowItsLayersAreTaken) {
+  EXPECT_EQ(FaultsOf({"--model=b=/d,fuse=all"}),
+            "--model: expected fuse=required or fuse=where-possible, received \"all\"");
+  EXPECT_EQ(FaultsOf({"--model=b=/d,layers="}),
+            "--model: expected layers=PATTERN with a pattern, received \"/d,layers=\"");
+  const auto parsed =
+      Parse({"--model=a=/d,fuse=required", "--model=c=/d,fuse=where-possible,layers=a,fuse=b",
+             "--model=d=/d,f=,layers=x"});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  ASSERT_THAT(parsed->model, SizeIs(3));
+  EXPECT_EQ(parsed->model[0].directory, "/d");
+  EXPECT_EQ(parsed->model[0].fuse, "required");
+  EXPECT_EQ(parsed->model[0].layers, "");
+  EXPECT_EQ(parsed->model[1].fuse, "where-possible");
+  EXPECT_EQ(parsed->model[1].layers, "a,fuse=b");
+  EXPECT_EQ(parsed->model[2].directory, "/d,f=");
+  EXPECT_EQ(parsed->model[2].layers, "x");
+  EXPECT_THAT(ToYaml(*parsed), HasSubstr("\"c\": \"/d,fuse=where-possible,layers=a,fuse=b\""));
+}
+
 TEST(ConfigTest, ModelsHaveLegalNamesAndADirectory) {
   EXPECT_EQ(FaultsOf({std::string("--model=").append(256, 'n').append("=/d")}), "");
   EXPECT_EQ(FaultsOf({"--model=Az09._-/x=/d"}), "");

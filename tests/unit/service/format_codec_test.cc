@@ -100,5 +100,24 @@ TEST(FormatCodec, QuantizationsAreChecked) {
   EXPECT_NE(error(wire).find("at most 256 patterns; received 257"), std::string::npos);
 }
 
+TEST(FormatCodec, HowACheckpointIsOpened) {
+  v1::LoadRequest request;
+  const auto plain = ParseOpenOptions(request.fuse(), request.layers());
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->fusing, checkpoint::Fusing::kNone);
+  EXPECT_TRUE(plain->layers.empty());
+  request.add_layers("a");
+  EXPECT_EQ(ParseOpenOptions(v1::FUSE_REQUIRED, request.layers())->fusing,
+            checkpoint::Fusing::kRequired);
+  const auto where_possible = ParseOpenOptions(v1::FUSE_WHERE_POSSIBLE, request.layers());
+  EXPECT_EQ(where_possible->fusing, checkpoint::Fusing::kWherePossible);
+  EXPECT_EQ(where_possible->layers, std::vector<std::string>{"a"});
+  EXPECT_EQ(ParseOpenOptions(static_cast<v1::Fuse>(9), request.layers()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  for (int i = 0; i < 1024; ++i) request.add_layers("a");
+  EXPECT_EQ(ParseOpenOptions(v1::FUSE_REQUIRED, request.layers()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace nibble::server

@@ -128,6 +128,8 @@ struct CheckpointUploadOptions {
   std::string config_json{};
   // What unquantized layers become; they stay dense without it.
   std::optional<v1::Quantization> quantize{};
+  v1::Fuse fuse = v1::FUSE_UNSPECIFIED;
+  std::vector<std::string> layers{};  // regular expressions; empty: every layer
 };
 
 struct MatrixUploadOptions {
