@@ -29,9 +29,12 @@ class GoldenRpc : public ::testing::TestWithParam<std::string> {
   }
 
   double RowNorm(const v1::Tensor& tensor, int64_t row, int64_t cols) const {
+    const DType dtype = tensor.dtype() == v1::DTYPE_F32   ? DType::kF32
+                        : tensor.dtype() == v1::DTYPE_F16 ? DType::kF16
+                                                          : DType::kBF16;
     double sum = 0;
     for (int64_t i = row * cols; i < (row + 1) * cols; ++i) {
-      const double value = LoadAsFloat(tensor.data().data(), DType::kBF16, i);
+      const double value = LoadAsFloat(tensor.data().data(), dtype, i);
       sum += value * value;
     }
     return std::sqrt(sum);
