@@ -30,6 +30,7 @@ class QuantizedCheckpoint final : public Checkpoint {
       NIBBLE_ASSIGN_OR_RETURN(const WeightGeometry geometry, GeometryOf(*spec));
       layer.spec = *spec;
       layer.bytes = geometry.total_bytes;
+      layer.host_bytes += geometry.total_bytes;
     }
     if (!any) {
       notices_.push_back(
@@ -50,6 +51,7 @@ class QuantizedCheckpoint final : public Checkpoint {
     return quantized;
   }
 
+  void Release(size_t index) const override { source_->Release(index); }
   absl::Status CheckIntact() const override { return source_->CheckIntact(); }
 
  private:

@@ -110,7 +110,6 @@ class UploadCommand final : public Command {
         flags.add_option("--matrix", matrix_, "safetensors file that holds the matrix");
     flags.add_option("--tensor", tensor_, "Name of the matrix in --matrix")->capture_default_str();
     quantize_.AddTo(flags);
-    format_.AddTo(flags);
     layers_.AddTo(flags);
   }
 
