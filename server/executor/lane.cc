@@ -108,6 +108,11 @@ BatchResult Lane::Run(const Batch& batch) {
   } else {
     graphs_.Clear();
     if (absl::Status health = device_.health(); !health.ok()) result.status = std::move(health);
+    log::Warn("batch failed", {{"device", device_.info().id},
+                               {"op", OpName(problem.op)},
+                               {"rows", batch.rows},
+                               {"choice", ToString(choice)},
+                               {"error", MessageOf(result.status)}});
   }
   if (log::Enabled(log::Level::kDebug)) {
     log::Debug("batch", {{"device", device_.info().id},

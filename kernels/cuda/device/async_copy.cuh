@@ -105,11 +105,6 @@ __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32
       : "memory");
 }
 
-// Barrier `id` of `threads` threads of the block.
-__device__ inline void SyncThreads(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 }  // namespace nibble::cuda
 
 #endif  // NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_

@@ -231,26 +231,40 @@ struct RingProducer {
     }
   }
 
+  // Fills of the ring in order; the tiles of a block are gridDim.x apart.
+  __device__ int Parts() const { return r.rounds * Shape::kStagesPerRound; }
+  __device__ int Fills() const {
+    const int step = static_cast<int>(gridDim.x);
+    return (r.tiles - static_cast<int>(blockIdx.x) + step - 1) / step * Parts();
+  }
+  __device__ int TileOf(int fill) const {
+    return static_cast<int>(blockIdx.x) + fill / Parts() * static_cast<int>(gridDim.x);
+  }
+  __device__ int FirstFills() const {
+    return min(min(r.ring.first_stages, r.ring.stages), Fills());
+  }
+
+  // Before x is there. Loads of x that follow many of weights wait behind them: only as many go
+  // first as the latency of memory asks for.
+  __device__ void Start() const {
+    const int fills = FirstFills();
+    for (int fill = 0; fill < fills; ++fill) CopyWeights(fill, TileOf(fill), fill % Parts());
+  }
+
+  // The rest, with x.
   __device__ void Run() const {
-    // Fills of the ring in order; the tiles of a block are gridDim.x apart.
-    const int parts = r.rounds * Shape::kStagesPerRound;
-    const int fills = (r.tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) /
-                      static_cast<int>(gridDim.x) * parts;
+    const int parts = Parts();
+    const int fills = Fills();
     const int ahead = min(r.ring.stages, fills);
-    int tile = blockIdx.x;
-    int part = 0;
+    int fill = FirstFills();
+    int tile = TileOf(fill);
+    int part = fill % parts;
     const auto next = [&] {
       if (++part == parts) {
         part = 0;
         tile += gridDim.x;
       }
     };
-    // Loads of x that follow many of weights wait behind them: only as many go first as the
-    // latency of memory asks for.
-    int fill = 0;
-    for (; fill < min(r.ring.first_stages, ahead); ++fill, next()) CopyWeights(fill, tile, part);
-    WaitForDependencies();
-    SyncThreads(1, Shape::kAllThreads);
     if (r.Resident()) CopyResidentRows();
     if (r.Staged()) {
       for (int i = 0; i < fill; ++i) CopyStagedRows(i, i % parts);
@@ -297,8 +311,7 @@ __device__ inline void ReducePartials(const Ring<Unit, Shape>& r, int thread) {
       if (r.w.bias != nullptr) sum = __fadd_rn(sum, r.w.bias[n]);
       StoreElement(r.args.y, r.args.y_type, row * r.args.y_stride + n, sum);
     }
-    __syncwarp();
-    if (thread % 32 == 0) Arrive(SharedAddress(r.partial_empty + slot.stage));
+    Arrive(SharedAddress(r.partial_empty + slot.stage));
     slot.Advance(1, r.ring.partial_buffers);
   }
 }
@@ -351,6 +364,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   const int lane = threadIdx.x % 32;
   // Known to be the same for the whole warp: branches on it need no reconvergence.
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  const RingProducer<Unit, Shape> producer{ring, lane, EvictFirstPolicy()};
   LaunchDependents();
 
   if (warp == Shape::kWarps) {
@@ -364,33 +378,35 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
         InitBarrier(SharedAddress(ring.x_full + part), 1);
       }
       for (int buffer = 0; buffer < 2; ++buffer) {
-        InitBarrier(SharedAddress(ring.partial_full + buffer), Shape::kWarps);
-        InitBarrier(SharedAddress(ring.partial_empty + buffer), Shape::kReducers);
+        InitBarrier(SharedAddress(ring.partial_full + buffer), Shape::kWarps * 32);
+        InitBarrier(SharedAddress(ring.partial_empty + buffer), Shape::kReducers * 32);
       }
       FenceBarrierInit();
     }
     __syncwarp();
-    RingProducer<Unit, Shape>{ring, lane, EvictFirstPolicy()}.Run();
-    return;
+    producer.Start();
   }
-  if (warp > Shape::kWarps) {
-    WaitForDependencies();
-    SyncThreads(1, Shape::kAllThreads);
-    ReducePartials<Unit, Shape>(ring, threadIdx.x - (Shape::kWarps + 1) * 32);
-    return;
-  }
-
-  Unit::FillTable(w, shared_words, Shape::kWarps * 32);
+  if (warp < Shape::kWarps) Unit::FillTable(w, shared_words, Shape::kWarps * 32);
   WaitForDependencies();
   Fragments<kColumns> x[Shape::kHeldX ? Shape::kHeld : 1];
   if constexpr (Shape::kHeldX) {
+    if (warp < Shape::kWarps) {
 #pragma unroll
-    for (int i = 0; i < Shape::kHeld; ++i) {
-      const int unit = warp + i * Shape::kWarps;
-      if (unit < w.units) x[i].Load(args, unit, lane);
+      for (int i = 0; i < Shape::kHeld; ++i) {
+        const int unit = warp + i * Shape::kWarps;
+        if (unit < w.units) x[i].Load(args, unit, lane);
+      }
     }
   }
-  SyncThreads(1, Shape::kAllThreads);
+  __syncthreads();
+  if (warp == Shape::kWarps) {
+    producer.Run();
+    return;
+  }
+  if (warp > Shape::kWarps) {
+    ReducePartials<Unit, Shape>(ring, threadIdx.x - (Shape::kWarps + 1) * 32);
+    return;
+  }
 
   // A thread's own addresses: of its part of stage 0, and of its rows of x before the first unit.
   constexpr int kScalesAt = kTiles * kStageUnits * Unit::kCodeBytes;
@@ -500,8 +516,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     // The first phase of `partial_empty` ends with the first use of a buffer.
     WaitBarrier(full_at + (kPartialEmptyAt + partial.stage) * 8, partial.parity ^ 1);
     StorePartials<Shape>(sums, args.m, lane, ring.Partials(partial.stage) + warp * partial_pitch);
-    __syncwarp();
-    if (lane == 0) Arrive(full_at + (kPartialFullAt + partial.stage) * 8);
+    Arrive(full_at + (kPartialFullAt + partial.stage) * 8);
     partial.Advance(1, ring_args.partial_buffers);
   }
 #endif

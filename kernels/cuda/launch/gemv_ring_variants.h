@@ -49,8 +49,9 @@ cudaError_t LaunchRing(const WeightView& view, const GemvArgs& args, const GemvL
   const RingLayout<Unit, Shape> layout(args.m, view.units, ring);
   const auto kernel = GemvRingKernel<Pairs, Unit, Shape>;
   const int bytes = layout.Bytes(ring.stages);
+  // The same for every launch: another thread may be between this call and its own launch.
   const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingSharedBytes);
   if (error != cudaSuccess) return error;
   const int tiles = (view.n + Shape::kTiles * kUnitRows - 1) / (Shape::kTiles * kUnitRows);
   const int blocks = std::min(tiles, launch.multiprocessors);
