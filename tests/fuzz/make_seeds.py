@@ -258,7 +258,8 @@ def requests():
         "dequantize": (3, [field(1, "nf4") + field(2, 1) + field(3, 2) + field(4, F16),
                            field(1, "int4") + field(5, 100)]),
     }
-    return {f"{name}_{i}": bytes([method]) + wire
+    # The second byte cuts the message into pieces of as many bytes; 0 leaves it whole.
+    return {f"{name}_{i}": bytes([method, 7 * (i % 3)]) + wire
             for name, (method, wires) in methods.items() for i, wire in enumerate(wires)}
 
 

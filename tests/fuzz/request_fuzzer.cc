@@ -1,5 +1,5 @@
-// Requests of the data plane: a byte for the method, then the message. What is accepted names rows
-// that can be read and results that can be written, all of them.
+// Requests of the data plane: a byte for the method, one that is ignored, then the message. What is
+// accepted names rows that can be read and results that can be written, all of them.
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstddef>
@@ -85,8 +85,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const google::protobuf::LogSilencer silencer;
   static const ResidentWeights weights;
   static const RequestBuilder builder(weights.store(), weights.engine(), kMaxMessageBytes);
-  if (size == 0) return 0;
-  const std::string_view wire(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (size < 2) return 0;
+  const std::string_view wire(reinterpret_cast<const char*>(data) + 2, size - 2);
   const MemoryLimit limit(static_cast<int64_t>(size));
   switch (data[0] % 4) {
     case 0:
