@@ -22,6 +22,20 @@ def golden_config(name):
     return json.dumps(config, indent=1)
 
 
+def many_patterns():
+    """Expressions whose automata grow with the names that they are tried on."""
+    ignored = ["re:(a|b)*a(a|b){12}%d" % i for i in range(150)]
+    quantization = {"quant_method": "compressed-tensors", "ignore": ignored}
+    state, names = 1, []
+    for _ in range(40):
+        name = ""
+        for _ in range(128):
+            state = state * 1664525 + 1013904223 & 0xFFFFFFFF
+            name += "ab"[state >> 31]
+        names.append(f"{name}.weight F16 1,2 r1")
+    return recipe(json.dumps({"quantization_config": quantization}), *names)
+
+
 def compressed(fmt, weights, **extra):
     group = {"targets": ["Linear"], "weights": weights}
     quantization = {"quant_method": "compressed-tensors", "format": fmt, "ignore": ["lm_head", "re:.*embed.*"],
@@ -128,6 +142,7 @@ def checkpoints():
                                     *fp8_layer(8, 32, "weight_scale", "1"), f"{LAYER}.input_scale BF16 1 v0.5"),
         "fp8_block": recipe(compressed("float-quantized", fp8 | {"strategy": "block", "block_structure": [8, 16]}),
                             *fp8_layer(20, 40, "weight_scale", "3,3")),
+        "many_patterns": many_patterns(),
         "preset": recipe(json.dumps({"quantization_config": {"quant_method": "compressed-tensors",
                                                              "config_groups": {"W4A16": ["Linear"]}}}),
                          *packed_layer(8, 128, 1)),
