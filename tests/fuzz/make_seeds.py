@@ -22,20 +22,6 @@ def golden_config(name):
     return json.dumps(config, indent=1)
 
 
-def many_patterns():
-    """Expressions whose automata grow with the names that they are tried on."""
-    ignored = ["re:(a|b)*a(a|b){12}%d" % i for i in range(150)]
-    quantization = {"quant_method": "compressed-tensors", "ignore": ignored}
-    state, names = 1, []
-    for _ in range(40):
-        name = ""
-        for _ in range(128):
-            state = state * 1664525 + 1013904223 & 0xFFFFFFFF
-            name += "ab"[state >> 31]
-        names.append(f"{name}.weight F16 1,2 r1")
-    return recipe(json.dumps({"quantization_config": quantization}), *names)
-
-
 def compressed(fmt, weights, **extra):
     group = {"targets": ["Linear"], "weights": weights}
     quantization = {"quant_method": "compressed-tensors", "format": fmt, "ignore": ["lm_head", "re:.*embed.*"],
@@ -71,7 +57,7 @@ def bitsandbytes(kind, n, k, block, nested=None, bias=False, layer=LAYER):
     return lines
 
 
-def gptq_layer(k, n, groups, zeros="v-2004318072", layer=LAYER, index=True):
+def gptq_layer(k, n, groups, zeros="v2004318071", layer=LAYER, index=True):
     lines = [f"{layer}.qweight I32 {-(-k // 8)},{n} r1", f"{layer}.qzeros I32 {groups},{-(-n // 8)} {zeros}",
              f"{layer}.scales F16 {groups},{n} v0.5,0.25"]
     if index:
@@ -102,7 +88,7 @@ def checkpoints():
     yield "bitsandbytes", {
         "nf4": recipe(bnb, *bitsandbytes("nf4", 4, 64, 64), NORM),
         "fp4_bias": recipe(golden_config("bnb_llama_1b_fp4"), *bitsandbytes("fp4", 3, 40, 32, bias=True)),
-        "nested": recipe(golden_config("bnb_rows_cross_blocks"), *bitsandbytes("nf4", 6, 100, 64, nested=4)),
+        "nested": recipe(golden_config("bnb_rows_cross_blocks"), *bitsandbytes("nf4", 24, 100, 64, nested=32)),
         "parts": recipe(bnb, *qkv(lambda layer: bitsandbytes("nf4", 4, 32, 64, layer=layer))),
         "no_config": recipe(None, *bitsandbytes("nf4", 7, 11, 32)),
     }
@@ -142,7 +128,6 @@ def checkpoints():
                                     *fp8_layer(8, 32, "weight_scale", "1"), f"{LAYER}.input_scale BF16 1 v0.5"),
         "fp8_block": recipe(compressed("float-quantized", fp8 | {"strategy": "block", "block_structure": [8, 16]}),
                             *fp8_layer(20, 40, "weight_scale", "3,3")),
-        "many_patterns": many_patterns(),
         "preset": recipe(json.dumps({"quantization_config": {"quant_method": "compressed-tensors",
                                                              "config_groups": {"W4A16": ["Linear"]}}}),
                          *packed_layer(8, 128, 1)),
