@@ -77,10 +77,13 @@ elif [[ -n $fuzz_seconds ]]; then
   presets=(cpu-fuzz)
 else
   presets=(release)
-  if has_libfuzzer; then
-    presets+=(cpu-fuzz)
-  else
-    skipped+=(--skipped "the fuzz targets: no clang++ with libFuzzer")
+  # Their names begin with "fuzz."; nothing else is worth the build.
+  if [[ -z $filter || $filter == *fuzz* ]]; then
+    if has_libfuzzer; then
+      presets+=(cpu-fuzz)
+    else
+      skipped+=(--skipped "the fuzz targets: no clang++ with libFuzzer")
+    fi
   fi
 fi
 
