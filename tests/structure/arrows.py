@@ -48,6 +48,7 @@ ARROWS = {
         "server/metrics", "server/service", "server/status", "server/weight_store"],
     "client/cpp": ["proto"],
     "client/cpp/cli": ["proto", "client/cpp", "server/checkpoint/safetensors.h"],
+    "client/cpp/load": ["proto", "client/cpp", "client/cpp/cli"],
     "tests": [
         "proto", "kernels", "server", "client"],
 }

@@ -2,54 +2,13 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
+#include "client/cpp/cli/tolerance.h"
 #include "fmt/format.h"
 #include "nibble/client_tensor.h"
 
 namespace nibble::cli {
 namespace {
-
-constexpr double kAccumulatorRoundoff = 0x1p-24;
-constexpr double kWeightRoundoff = 0x1p-8;
-constexpr double kDeviations = 8.0;
-
-double OutputRoundoff(v1::DType dtype) {
-  if (dtype == v1::DTYPE_BF16) return 0x1p-8;
-  return dtype == v1::DTYPE_F16 ? 0x1p-11 : 0x1p-24;
-}
-
-// The magnitude from which rounding to `dtype` may give infinity.
-double Overflow(v1::DType dtype) {
-  if (dtype == v1::DTYPE_F16) return 65520.0;
-  return dtype == v1::DTYPE_BF16 ? 0x1.FFp127 : 0x1.FFFFFFp127;
-}
-
-double Tolerance(int64_t k, double x_norm, double w_norm, double expected, v1::DType dtype) {
-  const auto inputs = static_cast<double>(k);
-  const double eps = OutputRoundoff(dtype);
-  const double product =
-      (kDeviations * kAccumulatorRoundoff * std::sqrt(inputs) + kWeightRoundoff) * x_norm * w_norm;
-  const double tiny = inputs * 0x1p-126 + (dtype == v1::DTYPE_F16 ? 0x1p-24 : 0x1p-126);
-  return product * (1.0 + eps) + (eps + kAccumulatorRoundoff) * std::fabs(expected) + tiny;
-}
-
-// Error over tolerance; infinity where the two cannot be compared. NaN meets NaN, infinity the same
-// infinity, and a finite value past the type's range may have become infinity.
-double ErrorRatio(double expected, double received, double tolerance, v1::DType dtype) {
-  constexpr double kWrong = std::numeric_limits<double>::infinity();
-  if (std::isnan(expected) || std::isnan(received)) {
-    return std::isnan(expected) && std::isnan(received) ? 0.0 : kWrong;
-  }
-  if (std::isinf(expected)) return expected == received ? 0.0 : kWrong;
-  if (std::isinf(received)) {
-    return std::fabs(expected) + tolerance >= Overflow(dtype) &&
-                   std::signbit(expected) == std::signbit(received)
-               ? 0.0
-               : kWrong;
-  }
-  return std::isfinite(tolerance) ? std::fabs(expected - received) / tolerance : kWrong;
-}
 
 // JSON has no NaN and no infinity.
 Json Number(double value) {
@@ -104,14 +63,15 @@ absl::Status MatmulCheck::AddWeightRow(int64_t n, std::span<const float> w) {
       }
     }
     Compare(m, n, expected,
-            Tolerance(x_.cols, x_norms_[static_cast<size_t>(m)], w_norm, expected, y_dtype_));
+            MatmulTolerance(x_.cols, x_norms_[static_cast<size_t>(m)], w_norm, expected, y_dtype_,
+                            kBF16WeightRoundoff));
   }
   return absl::OkStatus();
 }
 
 void MatmulCheck::Compare(int64_t row, int64_t col, double expected, double tolerance) {
   const double received = y_.at(row, col);
-  const double ratio = ErrorRatio(expected, received, tolerance, y_dtype_);
+  const double ratio = ErrorOverTolerance(expected, received, tolerance, y_dtype_);
   ++compared_;
   if (!(ratio <= 1.0)) ++failures_;
   if (ratio <= worst_ratio_) return;

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "client/cpp/cli/session.h"
 #include "client/cpp/cli/table.h"
 #include "fmt/format.h"
 
@@ -44,6 +45,14 @@ CLI::Option* AddNamedFlag(CLI::App& app, const std::string& flag, T& target,
           fmt::format("{} ({})", description, list))
       ->type_name("NAME");
 }
+
+// The flags that say where the server is and how to reach it: addresses, message limit, tokens,
+// TLS.
+void AddConnectionFlags(CLI::App& app, GlobalFlags& flags);
+
+// The line for arguments that do not parse: an unknown flag or command first, since what else is
+// wrong often follows from it.
+std::string UsageMessage(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace nibble::cli
 

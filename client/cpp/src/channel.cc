@@ -1,3 +1,5 @@
+#include "client/cpp/src/channel.h"
+
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -5,8 +7,6 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
-
-#include "client/cpp/src/impl.h"
 
 namespace nibble::client {
 namespace {

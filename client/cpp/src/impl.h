@@ -2,7 +2,6 @@
 #ifndef NIBBLE_CLIENT_SRC_IMPL_H_
 #define NIBBLE_CLIENT_SRC_IMPL_H_
 
-#include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 #include <stop_token>
 #include <string>
 
+#include "client/cpp/src/channel.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "nibble/client.h"
 #include "nibble/v1/linear.grpc.pb.h"
@@ -21,11 +21,6 @@ namespace nibble::client {
 
 // The same code and message.
 absl::Status FromGrpc(const grpc::Status& status);
-
-// A channel to one plane; kInvalidArgument for an address that is none.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ClientOptions& options,
-                                                           const std::string& address,
-                                                           bool round_robin);
 
 using TimePoint = std::chrono::system_clock::time_point;
 

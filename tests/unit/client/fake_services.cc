@@ -190,6 +190,13 @@ grpc::Status FakeLinear::SiluMulQuant(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status FakeLinear::Echo(grpc::ServerContext* context, const v1::EchoRequest* request,
+                              v1::EchoResponse* response) {
+  if (grpc::Status status = server_.Enter("Echo", *context); !status.ok()) return status;
+  response->set_payload(std::string(request->response_bytes(), 'e'));
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeWeights::Load(grpc::ServerContext* context, const v1::LoadRequest* request,
                                grpc::ServerWriter<v1::LoadProgress>* writer) {
   if (grpc::Status status = server_.Enter("Load", *context); !status.ok()) return status;

@@ -24,6 +24,8 @@ class FakeLinear final : public v1::Linear::WithCallbackMethod_Matmul<v1::Linear
                          v1::NormQuantResponse* response) override;
   grpc::Status SiluMulQuant(grpc::ServerContext* context, const v1::SiluMulQuantRequest* request,
                             v1::SiluMulQuantResponse* response) override;
+  grpc::Status Echo(grpc::ServerContext* context, const v1::EchoRequest* request,
+                    v1::EchoResponse* response) override;
 
  private:
   FakeServer& server_;
