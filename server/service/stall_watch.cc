@@ -1,6 +1,7 @@
 #include "server/service/stall_watch.h"
 
 #include <grpc/grpc.h>
+#include <grpc/support/alloc.h>
 
 #include <mutex>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "server/log/log.h"
 
 namespace nibble::server {
 
@@ -55,6 +57,9 @@ void StallWatch::State::Expire() {
   }
   // Reactors may run, and be gone, within these calls.
   for (const auto& [call, message] : given_up) {
+    char* peer = grpc_call_get_peer(call);
+    log::Warn("caller_stalled", {{"peer", peer}, {"error", message}});
+    gpr_free(peer);
     grpc_call_cancel_with_status(call, GRPC_STATUS_DEADLINE_EXCEEDED, message.c_str(), nullptr);
     grpc_call_unref(call);
   }
