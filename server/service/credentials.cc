@@ -5,6 +5,7 @@
 
 #include <list>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "nibble/status.h"
@@ -59,8 +60,10 @@ grpc_ssl_certificate_config_reload_status ReloadingCredentials::Fetch(
   if (current == address.given) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   address.given = current;
   const grpc_ssl_pem_key_cert_pair pair{current->key.c_str(), current->cert.c_str()};
-  *config = grpc_ssl_server_certificate_config_create(
-      current->client_ca.empty() ? nullptr : current->client_ca.c_str(), &pair, 1);
+  // The library insists on authorities, also where no client is asked for a certificate and they
+  // decide nothing.
+  const std::string& authorities = current->client_ca.empty() ? current->cert : current->client_ca;
+  *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
   return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
 }
 

@@ -1,5 +1,6 @@
 // Peers that fall silent, come in crowds, or break the rules of HTTP/2.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <random>
 #include <utility>
@@ -87,6 +88,28 @@ TEST_F(Connections, TenThousandComeAndGo) {
     }
     // The server has taken them all once it has greeted the last one that said hello.
     EXPECT_TRUE(connections[kAtOnce - 2].Receive(9));
+  }
+  ExpectWell();
+}
+
+TEST_F(Connections, MoreThanThereAreDescriptorsAreRefusedAndTheServerGoesOn) {
+  Start();
+  const rlimit few{Descriptors() + 40, Descriptors() + 40};
+  ASSERT_EQ(prlimit(server().pid(), RLIMIT_NOFILE, &few, nullptr), 0);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<RawConnection> connections;
+    for (int i = 0; i < 100; ++i) connections.emplace_back(Address());
+    ASSERT_TRUE(server().WaitForLog("event=connections_refused"));
+    // Who is connected is served, and there are descriptors for loads and metrics.
+    v1::MatmulResponse response;
+    EXPECT_TRUE(Matmul(stubs(), good(), &response).ok());
+    EXPECT_TRUE(Load(stubs(), "small", "bnb_odd_elements").ok());
+    // The last one of so many is refused at once.
+    connections.back().ReceiveAll();
+    connections.clear();
+    WaitUntil("there is room again", [&] { return Descriptors() < few.rlim_cur / 2; });
+    Stubs another(server());
+    EXPECT_TRUE(Matmul(another, good(), &response).ok());
   }
   ExpectWell();
 }
@@ -194,11 +217,14 @@ TEST_F(Http2, HeaderListsWithoutEndAreRefused) {
   for (int i = 0; i < 20; ++i) endless += Frame(kContinuation, kNone, 1, std::string(16000, 'v'));
   ExpectEnded(Hello() + endless);
   // A client of the library is told.
-  grpc::ClientContext context;
-  context.AddMetadata("x-large", std::string(100000, 'v'));
-  v1::MatmulResponse response;
-  EXPECT_EQ(stubs().linear->Matmul(&context, good(), &response).error_code(),
-            StatusCode::RESOURCE_EXHAUSTED);
+  {
+    Stubs another(server());
+    grpc::ClientContext context;
+    context.AddMetadata("x-large", std::string(100000, 'v'));
+    v1::MatmulResponse response;
+    EXPECT_EQ(another.linear->Matmul(&context, good(), &response).error_code(),
+              StatusCode::RESOURCE_EXHAUSTED);
+  }
   ExpectWell();
 }
 

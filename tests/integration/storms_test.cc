@@ -253,8 +253,9 @@ TEST_F(Weights, ATerminationUnderEveryKindOfLoadIsOrderly) {
   EXPECT_EQ(server().ExitCode(), 0) << server().log();
   crowd.Stop();
   EXPECT_EQ(upload->Finish().error_code(), StatusCode::UNAVAILABLE);
+  // A call that comes in while the listener closes is cancelled by the library.
   for (const StatusCode code : crowd.codes()) {
-    EXPECT_THAT(code, AnyOf(StatusCode::OK, StatusCode::UNAVAILABLE));
+    EXPECT_THAT(code, AnyOf(StatusCode::OK, StatusCode::UNAVAILABLE, StatusCode::CANCELLED));
   }
   EXPECT_EQ(crowd.answers(), std::set<std::string>{expected()});
   EXPECT_THAT(server().log(), HasSubstr("all_finished=true"));

@@ -229,7 +229,8 @@ TEST_F(Tls, SecretsAreNeverLogged) {
   for (const std::string& secret : {key, Read("client.key")}) {
     std::istringstream lines(secret);
     for (std::string line; std::getline(lines, line);) {
-      if (line.size() > 20 && line.front() != '-') EXPECT_THAT(log, Not(HasSubstr(line)));
+      if (line.size() < 20 || line.front() == '-') continue;
+      EXPECT_THAT(log, Not(HasSubstr(line)));
     }
   }
 }

@@ -36,25 +36,36 @@ bool RawConnection::Send(std::string_view bytes) {
 }
 
 bool RawConnection::Receive(size_t bytes) {
-  std::array<char, 4096> block{};
-  while (bytes > 0) {
-    const ssize_t got = recv(fd_, block.data(), std::min(block.size(), bytes), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    bytes -= static_cast<size_t>(got);
+  std::string received;
+  while (received.size() < bytes) {
+    if (!ReceiveSome(&received)) return false;
+  }
+  return true;
+}
+
+bool RawConnection::ReceiveUntil(std::string_view text) {
+  std::string received;
+  while (received.find(text) == std::string::npos) {
+    if (!ReceiveSome(&received)) return false;
   }
   return true;
 }
 
 std::string RawConnection::ReceiveAll() {
   std::string received;
-  std::array<char, 4096> block{};
-  while (true) {
-    const ssize_t got = recv(fd_, block.data(), block.size(), 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return received;
-    received.append(block.data(), static_cast<size_t>(got));
+  while (ReceiveSome(&received)) {
   }
+  return received;
+}
+
+bool RawConnection::ReceiveSome(std::string* received) {
+  std::array<char, 4096> block{};
+  ssize_t got = 0;
+  do {
+    got = recv(fd_, block.data(), block.size(), 0);
+  } while (got < 0 && errno == EINTR);
+  if (got > 0) received->append(block.data(), static_cast<size_t>(got));
+  return got > 0;
 }
 
 void RawConnection::HalfClose() { shutdown(fd_, SHUT_WR); }

@@ -23,6 +23,8 @@ class RawConnection {
   bool Send(std::string_view bytes);
   // Blocks until at least `bytes` have been received in all.
   bool Receive(size_t bytes);
+  // Blocks until `text` has been received.
+  bool ReceiveUntil(std::string_view text);
   // Blocks until the peer has closed the connection; what it has sent.
   std::string ReceiveAll();
   // Says that nothing more is sent.
@@ -31,6 +33,8 @@ class RawConnection {
   void Reset();
 
  private:
+  bool ReceiveSome(std::string* received);
+
   int fd_ = -1;
 };
 
