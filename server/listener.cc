@@ -83,8 +83,11 @@ absl::StatusOr<Listener> Listen(const std::string& flag, const std::vector<std::
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(options.handshake_timeout_ms));
   if (options.quota != nullptr) builder.SetResourceQuota(*options.quota);
   Listener listener;
+  listener.credentials = credentials;
   listener.server = builder.BuildAndStart();
   if (listener.server == nullptr) {
     const auto failed = std::find(ports.begin(), ports.end(), 0);

@@ -3,6 +3,7 @@
 #define NIBBLE_SERVER_LISTENER_H_
 
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 
 #include <cstdint>
@@ -18,11 +19,14 @@ struct ListenerOptions {
   uint64_t max_message_bytes = uint64_t{256} << 20;
   // Calls under way on one connection; further ones wait on the caller's side.
   int max_streams_per_connection = 1024;
+  // Of a new connection, until the peer has sent its settings; then it is closed.
+  int64_t handshake_timeout_ms = 20000;
   // What the transport holds for all connections of the servers that share it; null: no bound.
   const grpc::ResourceQuota* quota = nullptr;
 };
 
 struct Listener {
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // asked at every handshake
   std::unique_ptr<grpc::Server> server;
   int port = 0;  // of the first TCP address; 0 without one
 };

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "nibble/status.h"
+#include "server/accept.h"
 #include "server/config/config.h"
 #include "server/log/log.h"
 #include "server/server.h"
@@ -86,6 +87,8 @@ int Serve(const server::Config& config) {
   static const sigset_t signals = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+
+  server::UseAllDescriptors();
 
   static std::atomic<int> fatal{0};
   const auto end_with = [](int code) {

@@ -128,6 +128,7 @@ class GrpcServer final : public Server {
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<BufferPool> results_;
+  std::unique_ptr<StallWatch> stalls_;
   std::unique_ptr<SharedRegions> shared_memory_;  // null: not allowed
   std::unique_ptr<ServiceContext> context_;
   std::unique_ptr<LinearService> linear_;
@@ -146,6 +147,8 @@ absl::Status GrpcServer::Open() {
   BufferPool::Options pool;
   pool.on_idle = &ReleaseFreeMemory;
   results_ = std::make_unique<BufferPool>(std::move(pool), *clock_);
+  stalls_ =
+      std::make_unique<StallWatch>(*clock_, std::chrono::milliseconds(config_.stall_timeout_ms));
   if (config_.allow_shared_memory) {
     shared_memory_ = std::make_unique<SharedRegions>(config_.max_shared_memory_bytes);
   }
@@ -163,6 +166,7 @@ absl::Status GrpcServer::Open() {
                                                          *metrics_,
                                                          std::move(tokens),
                                                          *results_,
+                                                         *stalls_,
                                                          shared_memory_.get(),
                                                          config_.enable_echo,
                                                          config_.max_message_bytes,
@@ -226,7 +230,7 @@ absl::Status GrpcServer::OpenListeners() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   quota_.Resize(config_.max_transport_bytes);
   const ListenerOptions options{config_.max_message_bytes, config_.max_streams_per_connection,
-                                &quota_};
+                                config_.handshake_timeout_ms, &quota_};
   NIBBLE_ASSIGN_OR_RETURN(
       data_, Listen("--listen", config_.listen, credentials, {linear_.get(), &health_}, options));
   NIBBLE_ASSIGN_OR_RETURN(control_, Listen("--control-listen", {config_.control_listen},

@@ -59,6 +59,8 @@ struct Config {
   uint64_t max_message_bytes = uint64_t{256} << 20;
   int max_streams_per_connection = 1024;
   uint64_t max_transport_bytes = uint64_t{4} << 30;  // of all connections together
+  int64_t handshake_timeout_ms = 20000;              // of a new connection
+  int64_t stall_timeout_ms = 120000;                 // of a caller who reads, or uploads
   int64_t max_batch_rows = 1024;
   int64_t max_queue_rows = 131072;  // of each device
   uint64_t max_queue_bytes = uint64_t{1} << 30;

@@ -27,6 +27,16 @@ uint64_t CallerOf(const ServiceContext& service, const grpc::ServerContextBase& 
   return std::hash<std::string>()(context.peer());
 }
 
+absl::Status Hold(ServiceContext& service, uint64_t caller, uint64_t bytes) {
+  if (service.held.TakeFor(caller, bytes)) return absl::OkStatus();
+  service.queue_full->Rejected();
+  return absl::ResourceExhaustedError(
+      fmt::format("the server holds too many bytes for callers that have not taken their replies: "
+                  "the request has {} bytes, the limit is {}, twice --max-queue-bytes, and half of "
+                  "it for one caller; try again later",
+                  bytes, service.held.limit()));
+}
+
 Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return Clock::TimePoint::max();
@@ -85,13 +95,8 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContext
     return;
   }
   caller_ = prepared->work.caller = CallerOf(service_, context);
-  if (!service_.held.TakeFor(caller_, prepared->work.bytes)) {
-    service_.queue_full->Rejected();
-    End(absl::ResourceExhaustedError(
-        fmt::format("the server holds too many bytes for callers that have not taken their "
-                    "replies: the request has {} bytes, the limit is {}, twice "
-                    "--max-queue-bytes, and half of it for one caller; try again later",
-                    prepared->work.bytes, service_.held.limit())));
+  if (const absl::Status held = Hold(service_, caller_, prepared->work.bytes); !held.ok()) {
+    End(held);
     return;
   }
   held_bytes_ = prepared->work.bytes;
@@ -115,6 +120,7 @@ void UnaryCall::End(const absl::Status& status) {
     // Sending the status can take as long as the caller likes: not with the memory of a reply.
     Drop();
   }
+  stall_.ForReader();
   Finish(ToGrpcStatus(status));
 }
 

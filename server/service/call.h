@@ -18,6 +18,7 @@
 #include "server/service/call_tracker.h"
 #include "server/service/requests.h"
 #include "server/service/shared_memory.h"
+#include "server/service/stall_watch.h"
 
 namespace nibble::server {
 
@@ -29,10 +30,11 @@ struct ServiceContext {
   Metrics& metrics;
   AuthTokens tokens;
   BufferPool& results;
+  StallWatch& stalls;
   SharedRegions* shared_memory = nullptr;  // null: callers may not attach memory
   bool enable_echo = false;
   uint64_t max_message_bytes = 0;
-  // Of the requests and replies of unary calls, from acceptance until the reply is sent.
+  // Of requests and replies, from acceptance until the reply is sent.
   ByteBudget held{UINT64_MAX};
   // Of the uploads under way, as they announce themselves.
   ByteBudget uploads{UINT64_MAX};
@@ -49,6 +51,9 @@ absl::Status Admit(const ServiceContext& service, const grpc::ServerContextBase&
 // Who a call is from, for shares of the queue: the holder of its token where the data plane asks
 // for one, else the connection it came on. After Admit.
 uint64_t CallerOf(const ServiceContext& service, const grpc::ServerContextBase& context);
+
+// Takes `bytes` of `held` for the caller. kResourceExhausted where the limit would be passed.
+absl::Status Hold(ServiceContext& service, uint64_t caller, uint64_t bytes);
 
 // The call's deadline on the server's clock; TimePoint::max() without one.
 Clock::TimePoint DeadlineOf(const grpc::ServerContextBase& context, const Clock& clock);
@@ -78,8 +83,13 @@ void FillInfo(const Outcome& outcome, const ServiceContext& service, size_t devi
 // One unary call. It deletes itself when gRPC is done with it.
 class UnaryCall : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(ServiceContext& service, RpcMetrics* rpc, grpc::ByteBuffer* response)
-      : service_(service), live_(service.calls), meter_(service, rpc), response_(response) {}
+  UnaryCall(ServiceContext& service, RpcMetrics* rpc, grpc::ServerContextBase& context,
+            grpc::ByteBuffer* response)
+      : service_(service),
+        live_(service.calls),
+        meter_(service, rpc),
+        stall_(service.stalls, context),
+        response_(response) {}
   ~UnaryCall() override { service_.held.GiveFrom(caller_, held_bytes_); }
 
   void OnCancel() override;
@@ -104,6 +114,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   ServiceContext& service_;
   const CallTracker::Live live_;
   RequestMeter meter_;
+  StallWatch::Wait stall_;
   grpc::ByteBuffer* const response_;
   size_t device_index_ = 0;
   uint64_t caller_ = 0;

@@ -1,67 +1,70 @@
 #include "server/service/credentials.h"
 
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
-#include <openssl/err.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
 
-#include <memory>
+#include <list>
+#include <mutex>
+#include <string>
+#include <utility>
 
-#include "fmt/format.h"
 #include "nibble/status.h"
 
 namespace nibble::server {
 namespace {
 
-constexpr unsigned kReloadSeconds = 2;
+// The library's own watcher of files passes on a key and a certificate that do not belong together,
+// and then refuses every connection. So the certificates come from a function that it calls at each
+// handshake.
+class ReloadingCredentials final : public grpc::ServerCredentials {
+ public:
+  ReloadingCredentials(std::unique_ptr<CertificateFiles> files, bool ask_clients)
+      : files_(std::move(files)),
+        request_(ask_clients ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                             : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE) {}
 
-template <typename T, void (*kFree)(T*)>
-struct Free {
-  void operator()(T* object) const { kFree(object); }
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+
+ private:
+  // An address's side of the files: the library keeps, for each, what it was last given.
+  struct Address {
+    CertificateFiles* files;
+    std::mutex mutex;
+    std::shared_ptr<const Certificates> given;
+  };
+
+  int AddPortToServer(const std::string& address, grpc_server* server) override;
+  static grpc_ssl_certificate_config_reload_status Fetch(
+      void* user_data, grpc_ssl_server_certificate_config** config);
+
+  const std::unique_ptr<CertificateFiles> files_;
+  const grpc_ssl_client_certificate_request_type request_;
+  std::list<Address> addresses_;
 };
-using Certificate = std::unique_ptr<X509, Free<X509, X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY, EVP_PKEY_free>>;
-using File = std::unique_ptr<BIO, Free<BIO, BIO_free_all>>;
 
-// The library would ask for the password of a key at the terminal.
-int NoPassword(char*, int, int, void*) { return -1; }
-
-absl::StatusOr<Certificate> ReadCertificate(std::string_view flag, const std::string& path) {
-  const File file(BIO_new_file(path.c_str(), "r"));
-  Certificate certificate(
-      file == nullptr ? nullptr : PEM_read_bio_X509(file.get(), nullptr, NoPassword, nullptr));
-  ERR_clear_error();
-  if (certificate != nullptr) return certificate;
-  return absl::InvalidArgumentError(fmt::format(
-      "{}: expected a readable PEM file with a certificate; received '{}'", flag, path));
+int ReloadingCredentials::AddPortToServer(const std::string& address, grpc_server* server) {
+  Address& added = addresses_.emplace_back();
+  added.files = files_.get();
+  grpc_server_credentials* credentials = grpc_ssl_server_credentials_create_with_options(
+      grpc_ssl_server_credentials_create_options_using_config_fetcher(request_, &Fetch, &added));
+  const int port = grpc_server_add_http2_port(server, address.c_str(), credentials);
+  grpc_server_credentials_release(credentials);
+  return port;
 }
 
-absl::StatusOr<Key> ReadKey(std::string_view flag, const std::string& path) {
-  const File file(BIO_new_file(path.c_str(), "r"));
-  Key key(file == nullptr ? nullptr
-                          : PEM_read_bio_PrivateKey(file.get(), nullptr, NoPassword, nullptr));
-  ERR_clear_error();
-  if (key != nullptr) return key;
-  return absl::InvalidArgumentError(
-      fmt::format("{}: expected a readable PEM file with a private key without a password; "
-                  "received '{}'",
-                  flag, path));
-}
-
-// With files that do not fit the server would listen, and refuse every connection.
-absl::Status CheckFiles(const TlsFiles& files) {
-  NIBBLE_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate("--tls-cert", files.cert));
-  NIBBLE_ASSIGN_OR_RETURN(const Key key, ReadKey("--tls-key", files.key));
-  const bool fits = X509_check_private_key(certificate.get(), key.get()) == 1;
-  ERR_clear_error();
-  if (!fits) {
-    return absl::InvalidArgumentError(
-        fmt::format("--tls-key: expected the key of the first certificate of '{}'; received '{}'",
-                    files.cert, files.key));
-  }
-  if (files.client_ca.empty()) return absl::OkStatus();
-  return ReadCertificate("--tls-client-ca", files.client_ca).status();
+grpc_ssl_certificate_config_reload_status ReloadingCredentials::Fetch(
+    void* user_data, grpc_ssl_server_certificate_config** config) {
+  auto& address = *static_cast<Address*>(user_data);
+  std::lock_guard lock(address.mutex);
+  const std::shared_ptr<const Certificates> current = address.files->Current();
+  if (current == address.given) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
+  address.given = current;
+  const grpc_ssl_pem_key_cert_pair pair{current->key.c_str(), current->cert.c_str()};
+  // The library insists on authorities, also where no client is asked for a certificate and they
+  // decide nothing.
+  const std::string& authorities = current->client_ca.empty() ? current->cert : current->client_ca;
+  *config = grpc_ssl_server_certificate_config_create(authorities.c_str(), &pair, 1);
+  return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
 }
 
 }  // namespace
@@ -69,17 +72,8 @@ absl::Status CheckFiles(const TlsFiles& files) {
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const TlsFiles& files) {
   if (files.cert.empty()) return grpc::InsecureServerCredentials();
-  NIBBLE_RETURN_IF_ERROR(CheckFiles(files));
-  namespace experimental = grpc::experimental;
-  const auto provider = std::make_shared<experimental::FileWatcherCertificateProvider>(
-      files.key, files.cert, files.client_ca, kReloadSeconds);
-  experimental::TlsServerCredentialsOptions options(provider);
-  options.watch_identity_key_cert_pairs();
-  if (!files.client_ca.empty()) {
-    options.watch_root_certs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  }
-  return experimental::TlsServerCredentials(options);
+  NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<CertificateFiles> opened, CertificateFiles::Open(files));
+  return std::make_shared<ReloadingCredentials>(std::move(opened), !files.client_ca.empty());
 }
 
 }  // namespace nibble::server

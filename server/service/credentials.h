@@ -5,21 +5,16 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
+#include "server/service/certificates.h"
 
 namespace nibble::server {
 
-struct TlsFiles {
-  std::string cert;  // empty: no TLS
-  std::string key;
-  std::string client_ca;  // given: clients must present a certificate signed by it
-};
-
-// Plain text without files. With them TLS whose files are read again every few seconds, so that
-// renewed certificates take effect without a restart. kInvalidArgument for a file that cannot be
-// read or a key that does not belong to the certificate.
+// Plain text without files. With them TLS whose files are looked at whenever a connection is made,
+// so that renewed certificates take effect without a restart; while the files are broken, new
+// connections get the last good ones. kInvalidArgument for a file that cannot be read or a key that
+// does not belong to the certificate.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const TlsFiles& files);
 

@@ -7,12 +7,13 @@
 namespace nibble::server {
 
 DequantizeCall::DequantizeCall(ServiceContext& service, const RequestBuilder& builder,
-                               RpcMetrics* rpc, const grpc::CallbackServerContext& context,
+                               RpcMetrics* rpc, grpc::CallbackServerContext& context,
                                const grpc::ByteBuffer& wire)
     : service_(service),
       builder_(builder),
       live_(service.calls),
       meter_(service, rpc),
+      stall_(service.stalls, context),
       deadline_(DeadlineOf(context, service.clock)),
       caller_(CallerOf(service, context)) {
   absl::Status status = Admit(service, context, Plane::kData);
@@ -45,6 +46,11 @@ void DequantizeCall::NextChunk() {
     return;
   }
   Work work = std::move(prepared->work);
+  if (const absl::Status held = Hold(service_, caller_, work.bytes); !held.ok()) {
+    End(held);
+    return;
+  }
+  held_bytes_ = work.bytes;
   chunk_rows_ = work.rows;
   work.deadline = deadline_;
   work.caller = caller_;
@@ -76,14 +82,17 @@ void DequantizeCall::ChunkDone(const Outcome& outcome) {
   next_row_ += chunk_rows_;
   FillInfo(outcome, service_, device_index_, range_.weight, reply_.fields.mutable_info());
   encoded_ = reply_.Encode();
+  stall_.ForReader();
   StartWrite(&encoded_);
 }
 
 void DequantizeCall::OnWriteDone(bool ok) {
+  stall_.End();
+  LetGo();
   if (ok) {
     NextChunk();
   } else {
-    End(absl::CancelledError("the caller went away"));
+    End(stall_.Explain(absl::CancelledError("the caller went away")));
   }
 }
 
@@ -100,8 +109,12 @@ void DequantizeCall::OnCancel() {
 void DequantizeCall::End(const absl::Status& status) {
   meter_.Finished(status);
   // The weight is given back before the caller learns that the call is over.
-  const WeightHandle weight = std::move(range_.weight);
+  range_.weight.reset();
+  LetGo();
+  stall_.ForReader();
   Finish(ToGrpcStatus(status));
 }
+
+void DequantizeCall::LetGo() { service_.held.GiveFrom(caller_, std::exchange(held_bytes_, 0)); }
 
 }  // namespace nibble::server

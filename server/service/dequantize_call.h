@@ -12,7 +12,7 @@ namespace nibble::server {
 class DequantizeCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   DequantizeCall(ServiceContext& service, const RequestBuilder& builder, RpcMetrics* rpc,
-                 const grpc::CallbackServerContext& context, const grpc::ByteBuffer& wire);
+                 grpc::CallbackServerContext& context, const grpc::ByteBuffer& wire);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -22,17 +22,20 @@ class DequantizeCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void NextChunk();
   void ChunkDone(const Outcome& outcome);
   void End(const absl::Status& status);
+  void LetGo();
 
   ServiceContext& service_;
   const RequestBuilder& builder_;
   const CallTracker::Live live_;
   RequestMeter meter_;
+  StallWatch::Wait stall_;
   const Clock::TimePoint deadline_;
   const uint64_t caller_;
   RequestBuilder::DequantizeRange range_;
   size_t device_index_ = 0;
   int64_t next_row_ = 0;
   int64_t chunk_rows_ = 0;
+  uint64_t held_bytes_ = 0;  // of the chunk
   TensorReply<v1::DequantizeResponse> reply_;
   grpc::ByteBuffer encoded_;
 

@@ -40,9 +40,9 @@ grpc::ServerUnaryReactor* StartCall(
     ServiceContext& service, RpcMetrics* rpc, const RequestBuilder& builder,
     absl::StatusOr<Prepared> (RequestBuilder::*build)(const TensorRequest<Request>&,
                                                       TensorReply<Response>*) const,
-    const grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
+    grpc::CallbackServerContext& context, const grpc::ByteBuffer& request,
     grpc::ByteBuffer* response) {
-  auto* call = new TensorCall<Request, Response>(service, rpc, response);
+  auto* call = new TensorCall<Request, Response>(service, rpc, context, response);
   call->Start(service, builder, build, context, request);
   return call;
 }

@@ -82,15 +82,18 @@ void LoadCall::Advance() {
     dirty_ = false;
     writing_ = true;
     writing_message_ = latest_;
+    stall_.ForReader();
     StartWrite(&writing_message_);
   } else if (ended_) {
     finished_ = true;
+    stall_.ForReader();
     Finish(ToGrpcStatus(*ended_));
   }
 }
 
 void LoadCall::OnWriteDone(bool ok) {
   std::lock_guard lock(mutex_);
+  stall_.End();
   writing_ = false;
   if (!ok) {
     cancelled_ = true;

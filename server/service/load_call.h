@@ -17,8 +17,13 @@ namespace nibble::server {
 class LoadCall final : public grpc::ServerWriteReactor<v1::LoadProgress> {
  public:
   // `stopping` outlives the call.
-  LoadCall(ServiceContext& service, RpcMetrics* rpc, const std::atomic<bool>& stopping)
-      : service_(service), stopping_(stopping), live_(service.calls), meter_(service, rpc) {}
+  LoadCall(ServiceContext& service, RpcMetrics* rpc, const std::atomic<bool>& stopping,
+           grpc::CallbackServerContext& context)
+      : service_(service),
+        stopping_(stopping),
+        live_(service.calls),
+        meter_(service, rpc),
+        stall_(service.stalls, context) {}
 
   // On a worker thread, or in the handler for a refusal: loads and ends the call.
   void Run(const std::string& weights_root, const v1::LoadRequest& request);
@@ -39,6 +44,7 @@ class LoadCall final : public grpc::ServerWriteReactor<v1::LoadProgress> {
   const std::atomic<bool>& stopping_;
   const CallTracker::Live live_;
   RequestMeter meter_;
+  StallWatch::Wait stall_;
   std::atomic<bool> cancelled_{false};
   std::mutex mutex_;
   v1::LoadProgress latest_;

@@ -11,11 +11,12 @@ namespace nibble::server {
 
 MatmulStreamCall::MatmulStreamCall(ServiceContext& service, const RequestBuilder& builder,
                                    RpcMetrics* rpc, StreamRegistry& registry,
-                                   const grpc::CallbackServerContext& context)
+                                   grpc::CallbackServerContext& context)
     : service_(service),
       builder_(builder),
       live_(service.calls),
       rpc_(rpc),
+      stall_(service.stalls, context),
       registry_(registry),
       deadline_(DeadlineOf(context, service.clock)),
       caller_(CallerOf(service, context)),
@@ -67,21 +68,25 @@ MatmulStreamCall::Exchange* MatmulStreamCall::Accept() {
   return exchange;
 }
 
+absl::StatusOr<Prepared> MatmulStreamCall::Prepare(Exchange* exchange) {
+  NIBBLE_ASSIGN_OR_RETURN(Prepared prepared, builder_.Matmul(exchange->request, &exchange->result));
+  prepared.work.caller = caller_;
+  NIBBLE_RETURN_IF_ERROR(Hold(service_, caller_, prepared.work.bytes));
+  std::lock_guard lock(mutex_);
+  exchange->bytes = prepared.work.bytes;
+  held_bytes_ += exchange->bytes;
+  return prepared;
+}
+
 void MatmulStreamCall::Start(Exchange* exchange, uint64_t number) {
   exchange->meter.emplace(service_, rpc_);
-  auto prepared = builder_.Matmul(exchange->request, &exchange->result);
+  auto prepared = Prepare(exchange);
   if (!prepared.ok()) {
     Outcome refused;
     refused.status = prepared.status();
     Answered(exchange, refused, nullptr);
     return;
   }
-  {
-    std::lock_guard lock(mutex_);
-    exchange->bytes = prepared->work.bytes;
-    held_bytes_ += exchange->bytes;
-  }
-  prepared->work.caller = caller_;
   const size_t device_index = exchange->device_index = prepared->device_index;
   WeightHandle weight = prepared->weight;
   const auto done = [this, exchange, weight = std::move(weight)](const Outcome& outcome) {
@@ -130,6 +135,7 @@ void MatmulStreamCall::Advance() {
       ready_.clear();
     } else {
       writing_ = true;
+      stall_.ForReader();
       StartWrite(&ready_.front()->wire);
     }
   }
@@ -144,6 +150,7 @@ void MatmulStreamCall::Advance() {
   }
   if (running_.empty() && ready_.empty() && !writing_) {
     finished_ = true;
+    stall_.ForReader();
     Finish(cancelled_ ? grpc::Status::CANCELLED : ToGrpcStatus(ending_));
   }
 }
@@ -151,10 +158,12 @@ void MatmulStreamCall::Advance() {
 void MatmulStreamCall::OnWriteDone(bool ok) {
   std::unique_ptr<Exchange> written;
   std::lock_guard lock(mutex_);
+  stall_.End();
   writing_ = false;
   written = std::move(ready_.front());
   ready_.pop_front();
   held_bytes_ -= written->bytes;
+  service_.held.GiveFrom(caller_, written->bytes);
   if (!ok) cancelled_ = true;
   Advance();
 }

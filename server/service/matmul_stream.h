@@ -28,7 +28,8 @@ class MatmulStreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   static constexpr uint64_t kMaxHeldBytes = uint64_t{64} << 20;
 
   MatmulStreamCall(ServiceContext& service, const RequestBuilder& builder, RpcMetrics* rpc,
-                   StreamRegistry& registry, const grpc::CallbackServerContext& context);
+                   StreamRegistry& registry, grpc::CallbackServerContext& context);
+  ~MatmulStreamCall() override { service_.held.GiveFrom(caller_, held_bytes_); }
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -46,12 +47,14 @@ class MatmulStreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
     std::optional<RequestMeter> meter;
     size_t device_index = 0;
     std::optional<Batcher::Ticket> ticket;
-    uint64_t bytes = 0;  // of inputs and outputs
+    uint64_t bytes = 0;  // of inputs and outputs, held for the caller
   };
 
   // With mutex_ held: takes the exchange that was read, or ends the call where it is no request.
   Exchange* Accept();
   void Start(Exchange* exchange, uint64_t number);
+  // The work of an exchange, its bytes held for the caller.
+  absl::StatusOr<Prepared> Prepare(Exchange* exchange);
   void Answered(Exchange* exchange, const Outcome& outcome, const WeightHandle& weight);
   // With mutex_ held: starts what can be started, ends what can be ended.
   void Advance();
@@ -60,6 +63,7 @@ class MatmulStreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   const RequestBuilder& builder_;
   const CallTracker::Live live_;
   RpcMetrics* const rpc_;
+  StallWatch::Wait stall_;
   StreamRegistry& registry_;
   const Clock::TimePoint deadline_;
   const uint64_t caller_;
@@ -76,7 +80,7 @@ class MatmulStreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   std::deque<std::unique_ptr<Exchange>>
       ready_;  // to be written; the front one is being written if writing_
   bool writing_ = false;
-  uint64_t held_bytes_ = 0;  // of running_ and ready_
+  uint64_t held_bytes_ = 0;  // of running_ and ready_, taken from the budget
 };
 
 }  // namespace nibble::server

@@ -42,11 +42,12 @@ absl::Status Draining() { return absl::UnavailableError("the server is draining"
 }  // namespace
 
 UploadCall::UploadCall(ServiceContext& service, RpcMetrics* rpc, uint64_t max_upload_bytes,
-                       WorkerPool& workers, StreamRegistry& registry, const absl::Status& admitted,
-                       v1::UploadResponse* response)
+                       WorkerPool& workers, StreamRegistry& registry,
+                       grpc::CallbackServerContext& context, v1::UploadResponse* response)
     : service_(service),
       live_(service.calls),
       meter_(service, rpc),
+      stall_(service.stalls, context),
       max_upload_bytes_(max_upload_bytes),
       workers_(workers),
       registry_(registry),
@@ -54,10 +55,15 @@ UploadCall::UploadCall(ServiceContext& service, RpcMetrics* rpc, uint64_t max_up
   registry_.Add(this);
   std::lock_guard lock(mutex_);
   if (ended_) return;
-  if (!admitted.ok()) {
+  if (const absl::Status admitted = Admit(service, context, Plane::kControl); !admitted.ok()) {
     End(admitted);
     return;
   }
+  ReadNext();
+}
+
+void UploadCall::ReadNext() {
+  stall_.ForWriter();
   StartRead(&request_);
 }
 
@@ -132,9 +138,12 @@ absl::Status UploadCall::TakeMessage() {
 
 void UploadCall::OnReadDone(bool ok) {
   std::lock_guard lock(mutex_);
+  stall_.End();
   if (ended_) return;
-  absl::Status status;
-  if (cancelled_) {
+  absl::Status status = stall_.Explain(absl::OkStatus());
+  if (!status.ok()) {
+    // The peer has been given up.
+  } else if (cancelled_) {
     status = absl::CancelledError("the caller cancelled the upload");
   } else if (ok) {
     status = TakeMessage();
@@ -150,7 +159,7 @@ void UploadCall::OnReadDone(bool ok) {
     return;
   }
   if (ok) {
-    StartRead(&request_);
+    ReadNext();
     return;
   }
   loading_ = true;
@@ -222,6 +231,7 @@ void UploadCall::End(const absl::Status& status) {
   meter_.Finished(status);
   spool_.reset();
   service_.uploads.Give(std::exchange(announced_bytes_, 0));
+  stall_.ForReader();
   Finish(ToGrpcStatus(status));
 }
 

@@ -20,7 +20,7 @@ class UploadCall final : public grpc::ServerReadReactor<v1::UploadRequest>, publ
  public:
   // `workers` and `registry` outlive the call.
   UploadCall(ServiceContext& service, RpcMetrics* rpc, uint64_t max_upload_bytes,
-             WorkerPool& workers, StreamRegistry& registry, const absl::Status& admitted,
+             WorkerPool& workers, StreamRegistry& registry, grpc::CallbackServerContext& context,
              v1::UploadResponse* response);
 
   void OnReadDone(bool ok) override;
@@ -33,6 +33,7 @@ class UploadCall final : public grpc::ServerReadReactor<v1::UploadRequest>, publ
   void Load();
   absl::StatusOr<Loaded> LoadSpooled();
   // With mutex_ held.
+  void ReadNext();
   absl::Status TakeMessage();
   absl::Status TakeHeader(const v1::UploadHeader& header);
   absl::Status TakeChunk(const std::string& chunk);
@@ -41,6 +42,7 @@ class UploadCall final : public grpc::ServerReadReactor<v1::UploadRequest>, publ
   ServiceContext& service_;
   const CallTracker::Live live_;
   RequestMeter meter_;
+  StallWatch::Wait stall_;
   const uint64_t max_upload_bytes_;
   WorkerPool& workers_;
   StreamRegistry& registry_;

@@ -139,7 +139,7 @@ WeightsService::WeightsService(ServiceContext& service, WeightsOptions options)
 
 grpc::ServerWriteReactor<v1::LoadProgress>* WeightsService::Load(
     grpc::CallbackServerContext* context, const v1::LoadRequest* request) {
-  auto* call = new LoadCall(service_, load_metrics_, stopping_);
+  auto* call = new LoadCall(service_, load_metrics_, stopping_, *context);
   if (absl::Status admitted = Admit(service_, *context, Plane::kControl); !admitted.ok()) {
     call->Refuse(admitted);
   } else {
@@ -151,7 +151,7 @@ grpc::ServerWriteReactor<v1::LoadProgress>* WeightsService::Load(
 grpc::ServerReadReactor<v1::UploadRequest>* WeightsService::Upload(
     grpc::CallbackServerContext* context, v1::UploadResponse* response) {
   return new UploadCall(service_, upload_metrics_, options_.max_upload_bytes, workers_, uploads_,
-                        Admit(service_, *context, Plane::kControl), response);
+                        *context, response);
 }
 
 grpc::ServerUnaryReactor* WeightsService::Unload(grpc::CallbackServerContext* context,

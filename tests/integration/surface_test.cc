@@ -114,6 +114,14 @@ TEST(Surface, EachPlaneServesItsOwnMethodsAlone) {
   SetDeadline(context);
   v1::ListResponse list;
   EXPECT_EQ(weights_on_data->List(&context, {}, &list).error_code(), StatusCode::UNIMPLEMENTED);
+  const auto linear_on_control = v1::Linear::NewStub(stubs.control_channel);
+  grpc::ClientContext control_context;
+  SetDeadline(control_context);
+  v1::MatmulResponse response;
+  EXPECT_EQ(
+      linear_on_control->Matmul(&control_context, MatmulOf("m", RandomBF16(1, 8, 1)), &response)
+          .error_code(),
+      StatusCode::UNIMPLEMENTED);
 }
 
 class Tokens : public ::testing::Test {

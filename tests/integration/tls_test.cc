@@ -1,4 +1,5 @@
 // TLS: who is let in, on both planes, and certificates that change while the server runs.
+#include <gmock/gmock.h>
 #include <grpc/support/log.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +15,8 @@ namespace nibble::testing {
 namespace {
 
 using grpc::StatusCode;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Tls : public ::testing::Test {
  protected:
@@ -77,6 +80,16 @@ class Tls : public ::testing::Test {
     return stub->Check(&context, {}, &response).error_code();
   }
 
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(Path(name + ".new")) << text;
+    std::filesystem::rename(Path(name + ".new"), Path(name));
+  }
+  // The certificate and the key of `name` as those of the server.
+  void Install(const std::string& name) {
+    Write("server.key", Read(name + ".key"));
+    Write("server.pem", Read(name + ".pem"));
+  }
+
   std::string directory_;
 
  private:
@@ -108,11 +121,118 @@ TEST_F(Tls, ClientsProveWhoTheyAre) {
 
 TEST_F(Tls, ANewCertificateIsTakenWithoutARestart) {
   ServerProcess server({"--tls-cert=" + Path("server.pem"), "--tls-key=" + Path("server.key")});
-  ASSERT_EQ(Check(server.data_address(), "ca"), StatusCode::OK);
-  std::filesystem::rename(Path("stranger.key"), Path("server.key"));
-  std::filesystem::rename(Path("stranger.pem"), Path("server.pem"));
-  while (Check(server.data_address(), "other-ca") != StatusCode::OK) std::this_thread::yield();
+  const std::vector<std::string> addresses = {server.data_address(), server.control_address()};
+  for (const std::string& address : addresses) ASSERT_EQ(Check(address, "ca"), StatusCode::OK);
+  Install("stranger");
+  for (const std::string& address : addresses) {
+    EXPECT_EQ(Check(address, "other-ca"), StatusCode::OK);
+    EXPECT_EQ(Check(address, "ca"), StatusCode::UNAVAILABLE);
+  }
+  EXPECT_TRUE(server.WaitForLog("event=certificates_taken"));
+}
+
+TEST_F(Tls, TheLastGoodCertificateOutlivesBrokenOnes) {
+  ServerProcess server({"--tls-cert=" + Path("server.pem"), "--tls-key=" + Path("server.key")});
+  const std::string good_certificate = Read("server.pem");
+  const std::string good_key = Read("server.key");
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {Read("stranger.pem"), good_key},  // the key has not come yet
+      {good_certificate, Read("stranger.key")},
+      {"", good_key},
+      {good_certificate, ""},
+      {good_certificate.substr(0, good_certificate.size() / 2), good_key},
+      {good_certificate, good_key.substr(0, good_key.size() / 2)},
+      {"-----BEGIN CERTIFICATE-----\nZZ\n-----END CERTIFICATE-----\n", good_key},
+      {std::string(100000, 'x'), std::string(100000, 'y')}};
+  for (const auto& [certificate, key] : broken) {
+    Write("server.key", key);
+    Write("server.pem", certificate);
+    for (const std::string& address : {server.data_address(), server.control_address()}) {
+      EXPECT_EQ(Check(address, "ca"), StatusCode::OK);
+    }
+  }
+  EXPECT_TRUE(server.WaitForLog("event=certificates_refused"));
+  std::filesystem::remove(Path("server.pem"));
+  std::filesystem::remove(Path("server.key"));
+  EXPECT_EQ(Check(server.data_address(), "ca"), StatusCode::OK);
+  // And a good pair is taken again.
+  Install("stranger");
+  EXPECT_EQ(Check(server.data_address(), "other-ca"), StatusCode::OK);
   EXPECT_EQ(Check(server.data_address(), "ca"), StatusCode::UNAVAILABLE);
+}
+
+TEST_F(Tls, AnotherAuthorityOfClientsIsTakenAndABrokenOneIsNot) {
+  ServerProcess server({"--tls-cert=" + Path("server.pem"), "--tls-key=" + Path("server.key"),
+                        "--tls-client-ca=" + Path("clients.pem")});
+  // Without the file the server does not start.
+  EXPECT_EQ(server.ExitCode(), 1);
+  Write("clients.pem", Read("ca.pem"));
+  ServerProcess second({"--tls-cert=" + Path("server.pem"), "--tls-key=" + Path("server.key"),
+                        "--tls-client-ca=" + Path("clients.pem")});
+  const std::string address = second.control_address();
+  ASSERT_EQ(Check(address, "ca", "client"), StatusCode::OK);
+  for (const std::string& broken : {std::string(), std::string("nothing")}) {
+    Write("clients.pem", broken);
+    EXPECT_EQ(Check(address, "ca", "client"), StatusCode::OK);
+    EXPECT_EQ(Check(address, "ca", "stranger"), StatusCode::UNAVAILABLE);
+    EXPECT_EQ(Check(address, "ca"), StatusCode::UNAVAILABLE);
+  }
+  Write("clients.pem", Read("other-ca.pem"));
+  EXPECT_EQ(Check(address, "ca", "stranger"), StatusCode::OK);
+  EXPECT_EQ(Check(address, "ca", "client"), StatusCode::UNAVAILABLE);
+}
+
+TEST_F(Tls, SecretsAreNeverLogged) {
+  Write("data-tokens", "data-secret-1\ndata-secret-2\n");
+  Write("control-tokens", "control-secret\n");
+  ServerProcess server({"--tls-cert=" + Path("server.pem"), "--tls-key=" + Path("server.key"),
+                        "--data-token-file=" + Path("data-tokens"),
+                        "--control-token-file=" + Path("control-tokens"), "--log-level=debug"});
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = Read("ca.pem");
+  const auto credentials = grpc::SslCredentials(options);
+  const auto linear = v1::Linear::NewStub(grpc::CreateChannel(server.data_address(), credentials));
+  const auto weights =
+      v1::Weights::NewStub(grpc::CreateChannel(server.control_address(), credentials));
+  const auto matmul = [&](const std::string& token) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    context.AddMetadata("authorization", "Bearer " + token);
+    v1::MatmulResponse response;
+    return linear->Matmul(&context, MatmulOf("no/such", RandomBF16(1, 8, 1)), &response);
+  };
+  const auto unload = [&](const std::string& token) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    context.AddMetadata("authorization", "Bearer " + token);
+    v1::UnloadRequest request;
+    request.set_name("no/such");
+    v1::UnloadResponse response;
+    return weights->Unload(&context, request, &response);
+  };
+  for (const auto& [status, code] : std::vector<std::pair<grpc::Status, StatusCode>>{
+           {matmul("data-secret-2"), StatusCode::NOT_FOUND},
+           {matmul("control-secret"), StatusCode::PERMISSION_DENIED},
+           {matmul("guessed-secret"), StatusCode::UNAUTHENTICATED},
+           {unload("control-secret"), StatusCode::NOT_FOUND},
+           {unload("data-secret-1"), StatusCode::PERMISSION_DENIED}}) {
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), Not(HasSubstr("secret")));
+  }
+  // A key that does not fit, so that the files are spoken of.
+  const std::string key = Read("server.key");
+  Write("server.key", Read("client.key"));
+  EXPECT_EQ(Check(server.data_address(), "ca"), StatusCode::OK);
+  ASSERT_TRUE(server.WaitForLog("event=certificates_refused"));
+  const std::string log = server.log();
+  EXPECT_THAT(log, Not(HasSubstr("secret")));
+  for (const std::string& secret : {key, Read("client.key")}) {
+    std::istringstream lines(secret);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.size() < 20 || line.front() == '-') continue;
+      EXPECT_THAT(log, Not(HasSubstr(line)));
+    }
+  }
 }
 
 TEST_F(Tls, AFileThatIsNoCertificateIsNamed) {

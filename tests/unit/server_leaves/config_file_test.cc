@@ -294,6 +294,8 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   config.max_message_bytes = 2047;
   config.max_streams_per_connection = 3;
   config.max_transport_bytes = uint64_t{1} << 33;
+  config.handshake_timeout_ms = 7;
+  config.stall_timeout_ms = 8;
   config.max_batch_rows = 17;
   config.max_queue_rows = 18;
   config.max_queue_bytes = 1;

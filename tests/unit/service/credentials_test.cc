@@ -83,5 +83,42 @@ TEST_F(CredentialsTest, FilesThatWouldRefuseEveryConnectionAreRefused) {
   ExpectRefused({Path("a.pem"), Path("a.key"), Path("a.key")}, "--tls-client-ca", "a.key");
 }
 
+TEST_F(CredentialsTest, TheLastGoodPairStaysUntilAnotherOneIsWhole) {
+  MakePair("a");
+  MakePair("b");
+  const auto install = [this](const std::string& from, const std::string& to) {
+    std::filesystem::copy_file(Path(from), Path(to + ".new"));
+    std::filesystem::rename(Path(to + ".new"), Path(to));
+  };
+  install("a.pem", "pem");
+  install("a.key", "key");
+  auto files = CertificateFiles::Open({Path("pem"), Path("key"), ""});
+  ASSERT_TRUE(files.ok());
+  const auto first = (*files)->Current();
+  EXPECT_EQ((*files)->Current(), first);
+  install("b.key", "key");
+  EXPECT_EQ((*files)->Current(), first);
+  install("b.pem", "pem");
+  const auto second = (*files)->Current();
+  EXPECT_NE(second, first);
+  EXPECT_NE(second->cert, first->cert);
+  std::filesystem::remove(Path("pem"));
+  EXPECT_EQ((*files)->Current(), second);
+}
+
+TEST_F(CredentialsTest, AChangeWithinTheSameMomentIsSeen) {
+  MakePair("a");
+  auto files = CertificateFiles::Open({Path("a.pem"), Path("a.key"), ""});
+  ASSERT_TRUE(files.ok());
+  const auto first = (*files)->Current();
+  // In place, with the time that the files had.
+  const auto time = std::filesystem::last_write_time(Path("a.pem"));
+  const auto key_time = std::filesystem::last_write_time(Path("a.key"));
+  MakePair("a");
+  std::filesystem::last_write_time(Path("a.pem"), time);
+  std::filesystem::last_write_time(Path("a.key"), key_time);
+  EXPECT_NE((*files)->Current()->cert, first->cert);
+}
+
 }  // namespace
 }  // namespace nibble::server
