@@ -126,15 +126,14 @@ constexpr auto kOptions = std::to_array<Option>({
     {.key = "handshake_timeout_ms",
      .field = &Config::handshake_timeout_ms,
      .value = "MS",
-     .meaning = "Time in milliseconds in which a new connection has to say that it speaks HTTP/2; "
-                "then it is closed.",
+     .meaning = "Time in milliseconds in which a new connection has to say that it speaks HTTP/2.",
      .min = 1,
      .max = kHourMs},
     {.key = "stall_timeout_ms",
      .field = &Config::stall_timeout_ms,
      .value = "MS",
-     .meaning = "Time in milliseconds in which a caller has to take a reply, or to send the next "
-                "message of an upload; then the call is ended.",
+     .meaning = "Time in milliseconds to take a reply, or to send an upload's next message; then "
+                "the call is ended.",
      .min = 1,
      .max = kHourMs},
     {.key = "max_batch_rows",

@@ -7,6 +7,7 @@
 #include <openssl/x509.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -107,16 +108,18 @@ TEST_F(CredentialsTest, TheLastGoodPairStaysUntilAnotherOneIsWhole) {
 }
 
 TEST_F(CredentialsTest, AChangeWithinTheSameMomentIsSeen) {
-  MakePair("a");
+  // In place, with the time that the files had, which has not passed yet.
+  const auto time = std::filesystem::file_time_type::clock::now() + std::chrono::hours(1);
+  const auto write = [&] {
+    MakePair("a");
+    std::filesystem::last_write_time(Path("a.pem"), time);
+    std::filesystem::last_write_time(Path("a.key"), time);
+  };
+  write();
   auto files = CertificateFiles::Open({Path("a.pem"), Path("a.key"), ""});
   ASSERT_TRUE(files.ok());
   const auto first = (*files)->Current();
-  // In place, with the time that the files had.
-  const auto time = std::filesystem::last_write_time(Path("a.pem"));
-  const auto key_time = std::filesystem::last_write_time(Path("a.key"));
-  MakePair("a");
-  std::filesystem::last_write_time(Path("a.pem"), time);
-  std::filesystem::last_write_time(Path("a.key"), key_time);
+  write();
   EXPECT_NE((*files)->Current()->cert, first->cert);
 }
 
