@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Sums ctest's JUnit reports; the last line is "N passed, N failed".
 
-usage: summary.py REPORT...
+usage: summary.py [--skipped WHAT]... REPORT...
 
 A test that was skipped is neither and is named. A test that could not start (its program is missing)
 has failed, and so has a report that cannot be read. No test at all is an error.
 """
 
+import argparse
 import sys
 import xml.etree.ElementTree
 
 
-def main(reports):
-    passed, failed, skipped = 0, [], []
+def main(reports, skipped):
+    passed, failed = 0, []
     for report in reports:
         try:
             cases = xml.etree.ElementTree.parse(report).getroot().findall("testcase")
@@ -38,4 +39,8 @@ def main(reports):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--skipped", action="append", default=[])
+    parser.add_argument("reports", nargs="*")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.reports, arguments.skipped))

@@ -1,0 +1,48 @@
+#include "tests/fuzz/scratch_files.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/fuzz/require.h"
+
+namespace nibble::fuzz {
+
+ScratchFiles::ScratchFiles() {
+  for (const char* pattern : {"/dev/shm/nibble_fuzz_XXXXXX", "/tmp/nibble_fuzz_XXXXXX"}) {
+    directory_ = pattern;
+    if (mkdtemp(directory_.data()) != nullptr) return;
+  }
+  Require(false, "a directory for the files of an input can be made");
+}
+
+ScratchFiles::~ScratchFiles() {
+  Clear();
+  rmdir(directory_.c_str());
+}
+
+std::string ScratchFiles::PathOf(std::string_view name) const {
+  return directory_ + "/" + std::string(name);
+}
+
+void ScratchFiles::Write(std::string_view name, std::string_view bytes) {
+  const std::string path = PathOf(name);
+  // Not truncated: an older mapping of the file stays whole.
+  unlink(path.c_str());
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  Require(fd >= 0, "a file of an input can be created");
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    Require(written > 0, "a file of an input can be written");
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  close(fd);
+  names_.emplace_back(name);
+}
+
+void ScratchFiles::Clear() {
+  for (const std::string& name : names_) unlink(PathOf(name).c_str());
+  names_.clear();
+}
+
+}  // namespace nibble::fuzz
