@@ -150,7 +150,7 @@ absl::StatusOr<WeightSpec> ParseFormat(const v1::FormatSpec& format, int64_t n, 
 
 absl::StatusOr<checkpoint::OpenOptions> ParseOpenOptions(
     v1::Fuse fuse, const google::protobuf::RepeatedPtrField<std::string>& layers) {
-  constexpr int kMaxPatterns = 1024;
+  constexpr int kMaxSelectors = 1024;
   checkpoint::OpenOptions options;
   switch (fuse) {
     case v1::FUSE_UNSPECIFIED:
@@ -166,9 +166,9 @@ absl::StatusOr<checkpoint::OpenOptions> ParseOpenOptions(
           fmt::format("fuse: expected FUSE_REQUIRED or FUSE_WHERE_POSSIBLE; received {}",
                       static_cast<int>(fuse)));
   }
-  if (layers.size() > kMaxPatterns) {
+  if (layers.size() > kMaxSelectors) {
     return absl::InvalidArgumentError(fmt::format(
-        "layers: expected at most {} patterns; received {}", kMaxPatterns, layers.size()));
+        "layers: expected at most {} patterns; received {}", kMaxSelectors, layers.size()));
   }
   options.layers.assign(layers.begin(), layers.end());
   return options;
