@@ -10,6 +10,7 @@
 #include "server/checkpoint/dialect.h"
 #include "server/checkpoint/directory.h"
 #include "server/checkpoint/fuse.h"
+#include "server/checkpoint/layer_settings.h"
 #include "server/checkpoint/module_match.h"
 #include "server/checkpoint/quant_config.h"
 #include "server/checkpoint/quoted.h"
@@ -67,6 +68,23 @@ absl::StatusOr<LayerPlan> PlanLayer(const Context& context, const std::string& n
   return plan;
 }
 
+// A step takes nanoseconds: a hundred thousand layers with long lists of usual patterns stay below,
+// and no file keeps a load busy for longer than minutes.
+constexpr int64_t kMaxMatchingSteps = int64_t{1} << 33;
+
+absl::Status CheckMatching(const DetectedLayers& layers, const QuantConfig& config,
+                           const Patterns& selection) {
+  int64_t program = ProgramSize(config);
+  for (const NamePattern& pattern : selection) program += pattern.program_size();
+  int64_t name_bytes = 0;
+  for (const auto& [name, layer] : layers) name_bytes += static_cast<int64_t>(name.size());
+  if (program == 0 || name_bytes <= kMaxMatchingSteps / program) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("patterns: expected at most {} steps to match them with the names of {} layers, "
+                  "received {} for each of {} bytes",
+                  kMaxMatchingSteps, layers.size(), program, name_bytes));
+}
+
 void NoteUnusable(const ModuleList& list, std::string_view key, Notices* notices) {
   for (const std::string& entry : list.unusable()) {
     notices->Add(
@@ -105,6 +123,7 @@ class PlannedCheckpoint final : public Checkpoint {
     NoteUnusable(config.skipped, "the exceptions", notices);
     for (const Scheme& scheme : config.schemes) NoteUnusable(scheme.targets, "targets", notices);
     const DetectedLayers detected = DetectLayers(context);
+    NIBBLE_RETURN_IF_ERROR(CheckMatching(detected, config, patterns));
     for (const auto& [name, layer] : detected) {
       if (!IsSelected(patterns, name)) continue;
       absl::StatusOr<LayerPlan> planned = PlanLayer(context, name, layer);
@@ -258,7 +277,11 @@ absl::StatusOr<Survey> SurveyDirectory(const std::string& directory) try {
   const Context context{files.tensors, files.config, &notices};
   const absl::Status method = CheckMethod(files.config);
   Survey survey;
-  for (const auto& [name, layer] : DetectLayers(context)) {
+  const DetectedLayers detected = DetectLayers(context);
+  if (absl::Status status = CheckMatching(detected, files.config, {}); !status.ok()) {
+    return Labelled(directory, status);
+  }
+  for (const auto& [name, layer] : detected) {
     const absl::StatusOr<LayerPlan> plan =
         method.ok() ? PlanLayer(context, name, layer) : absl::StatusOr<LayerPlan>(method);
     if (plan.ok()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -147,9 +148,11 @@ absl::Status ReadDynamic(const json& object, const std::vector<std::string>& ord
   // compressed-tensors has a boolean of this name.
   if (dynamic == nullptr || !dynamic->is_object()) return absl::OkStatus();
   if (dynamic->size() > kMaxPatterns) return TooMany("dynamic", dynamic->size());
+  // `order` has the keys of other members of that name too, some of them the same.
+  std::set<std::string_view> taken;
   for (const std::string& key : order) {
     const auto found = dynamic->find(key);
-    if (found == dynamic->end()) continue;
+    if (found == dynamic->end() || !taken.insert(key).second) continue;
     const bool excluded = key.starts_with("-:");
     absl::StatusOr<NamePattern> pattern =
         NamePattern::Compile(excluded || key.starts_with("+:") ? key.substr(2) : key);
@@ -196,6 +199,13 @@ absl::Status ReadSchemes(const json& object, QuantConfig* config) {
     config->schemes.push_back(std::move(scheme));
   }
   return absl::OkStatus();
+}
+
+int64_t ProgramSize(const QuantConfig& config) {
+  int64_t size = config.skipped.program_size();
+  for (const DynamicRule& rule : config.dynamic) size += rule.pattern.program_size();
+  for (const Scheme& scheme : config.schemes) size += scheme.targets.program_size();
+  return size;
 }
 
 LayerSettings SettingsOf(const QuantConfig& config, std::string_view layer) {

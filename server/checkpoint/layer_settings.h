@@ -3,6 +3,7 @@
 #ifndef NIBBLE_SERVER_CHECKPOINT_LAYER_SETTINGS_H_
 #define NIBBLE_SERVER_CHECKPOINT_LAYER_SETTINGS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ absl::Status ReadSkipLists(const nlohmann::json& object, QuantConfig* config);
 absl::Status ReadDynamic(const nlohmann::json& object, const std::vector<std::string>& order,
                          QuantConfig* config);
 absl::Status ReadSchemes(const nlohmann::json& object, QuantConfig* config);
+
+// Of all expressions of `config` together: steps for a byte of a layer's name at most.
+int64_t ProgramSize(const QuantConfig& config);
 
 }  // namespace nibble::checkpoint
 

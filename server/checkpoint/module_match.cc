@@ -11,7 +11,8 @@ namespace nibble::checkpoint {
 namespace {
 
 constexpr size_t kMaxExpressionBytes = 4096;
-constexpr int64_t kMaxAutomatonBytes = int64_t{1} << 20;
+// The largest list of patterns takes 64 MiB.
+constexpr int64_t kMaxAutomatonBytes = int64_t{128} << 10;
 constexpr std::string_view kWrapper = ".linear";
 
 re2::StringPiece Piece(std::string_view text) { return {text.data(), text.size()}; }
@@ -50,6 +51,8 @@ bool NamePattern::MatchesStart(std::string_view name) const {
 bool NamePattern::MatchesAnywhere(std::string_view name) const {
   return expression_->Match(Piece(name), 0, name.size(), re2::RE2::UNANCHORED, nullptr, 0);
 }
+
+int64_t NamePattern::program_size() const { return expression_->ProgramSize(); }
 
 void ModuleList::Add(const std::string& entry, Rule rule) {
   std::string expression;
@@ -93,6 +96,12 @@ void ModuleList::Add(const std::string& entry, Rule rule) {
 bool ModuleList::empty() const {
   return !class_linear_ && exact_.empty() && start_or_end_.empty() && substrings_.empty() &&
          patterns_.empty();
+}
+
+int64_t ModuleList::program_size() const {
+  int64_t size = 0;
+  for (const NamePattern& pattern : patterns_) size += pattern.program_size();
+  return size;
 }
 
 ModuleList::Match ModuleList::FindAs(std::string_view name) const {

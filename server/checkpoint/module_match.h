@@ -26,6 +26,8 @@ class NamePattern {
 
   bool MatchesStart(std::string_view name) const;  // as Python's re.match: the end is free
   bool MatchesAnywhere(std::string_view name) const;
+  // Steps that a match takes for a byte of the name at most.
+  int64_t program_size() const;
 
  private:
   explicit NamePattern(std::shared_ptr<const re2::RE2> expression)
@@ -52,6 +54,8 @@ class ModuleList {
   Match Find(std::string_view name) const;
   const std::vector<std::string>& unusable() const { return unusable_; }
   bool empty() const;
+  // Of all expressions together.
+  int64_t program_size() const;
   // Entries that are tried one by one on every name.
   size_t patterns() const {
     return start_or_end_.size() + substrings_.size() + patterns_.size() + unusable_.size();

@@ -13,11 +13,17 @@ mkdir -p "$place/findings"
 flags=(-max_len=32768 -malloc_limit_mb=65 -rss_limit_mb=1024 -timeout=30 -print_final_stats=1
        -artifact_prefix="$place/findings/$name-")
 
+# The files of an input, in memory where there is a file system for it, and what a fixed run learns.
+scratch=$(mktemp -d -p /dev/shm 2>/dev/null || mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch
+
 if [[ -n ${NIBBLE_FUZZ_SECONDS:-} ]]; then
   corpus=$place/corpus/$name
-  mkdir -p "$corpus"
-  exec "$binary" "${flags[@]}" -max_total_time="$NIBBLE_FUZZ_SECONDS" "$corpus" "$@"
+  flags+=(-max_total_time="$NIBBLE_FUZZ_SECONDS")
+else
+  corpus=$scratch/corpus
+  flags+=(-seed=1 -runs="$runs")
 fi
-corpus=$(mktemp -d)
-trap 'rm -rf "$corpus"' EXIT
-"$binary" "${flags[@]}" -seed=1 -runs="$runs" "$corpus" "$@"
+mkdir -p "$corpus"
+"$binary" "${flags[@]}" "$corpus" "$@"

@@ -9,11 +9,10 @@
 namespace nibble::fuzz {
 
 ScratchFiles::ScratchFiles() {
-  for (const char* pattern : {"/dev/shm/nibble_fuzz_XXXXXX", "/tmp/nibble_fuzz_XXXXXX"}) {
-    directory_ = pattern;
-    if (mkdtemp(directory_.data()) != nullptr) return;
-  }
-  Require(false, "a directory for the files of an input can be made");
+  const char* const place = getenv("TMPDIR");
+  directory_ = std::string(place != nullptr ? place : "/tmp") + "/nibble_fuzz_XXXXXX";
+  Require(mkdtemp(directory_.data()) != nullptr,
+          "a directory for the files of an input can be made");
 }
 
 ScratchFiles::~ScratchFiles() {

@@ -1,4 +1,5 @@
-// A directory for the files of one input, in memory where the system has a file system there.
+// A directory below TMPDIR for the files of one input. libFuzzer ends a process without
+// destructors, so that whoever starts one removes what is there (run.sh does).
 #ifndef NIBBLE_TESTS_FUZZ_SCRATCH_FILES_H_
 #define NIBBLE_TESTS_FUZZ_SCRATCH_FILES_H_
 

@@ -105,6 +105,16 @@ TEST(DynamicTest, TheFirstPatternThatMatchesCounts) {
   EXPECT_EQ(SettingsOf(config, "m.layers.2.mlp.up").bits, 4);
 }
 
+TEST(DynamicTest, AKeyThatOtherMembersRepeatCountsOnce) {
+  std::string others;
+  for (int i = 0; i < 1000; ++i) others += R"({"dynamic":{"+:m":1}},)";
+  const QuantConfig config = Parse(fmt::format(R"({{"quant_method":"gptq","bits":4,"others":[{}0],)"
+                                               R"("dynamic":{{"+:m":{{"bits":8}}}}}})",
+                                               others));
+  EXPECT_EQ(config.dynamic.size(), 1u);
+  EXPECT_EQ(SettingsOf(config, "m").bits, 8);
+}
+
 TEST(DynamicTest, OverridesAreHeldAgainstTheTensors) {
   CheckpointBuilder builder;
   RandomLayers layers(&builder);
@@ -234,6 +244,19 @@ TEST(SchemeTest, APatternThatCannotBeMatchedIsNoticed) {
                                       "alone decide: 're:^(?!x)'",
                                       "a pattern of the exceptions cannot be matched, so that the "
                                       "tensors alone decide: 're:(?=y)'"}));
+}
+
+TEST(SchemeTest, PatternsThatWouldTakeTooLongAreRefused) {
+  CheckpointBuilder builder;
+  RandomLayers layers(&builder);
+  for (int i = 0; i < 20; ++i) {
+    layers.PackQuantized(fmt::format("{}.{}", i, std::string(3000, 'a')), 8, 64, 4);
+  }
+  // A program of some 1800 steps each.
+  std::string slow = "\"re:(?:(?:a|b){1,30}){1,30}c\"";
+  for (int i = 0; i < 100; ++i) slow += ",\"re:(?:(?:a|b){1,30}){1,30}d\"";
+  ExpectRefused(builder, Groups("", slow), kInvalid, {"patterns", "20 layers"});
+  EXPECT_TRUE(builder.Open(Groups("", R"("re:(a|b)*c")")).ok());
 }
 
 TEST(SchemeTest, MalformedListsAreNamed) {
