@@ -34,7 +34,9 @@ void MatmulStreamCall::OnReadDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     reading_ = false;
-    if (!ok) {
+    // A read that was under way when the call was finished may still bring a request: nothing would
+    // wait for its answer.
+    if (!ok || cancelled_ || finished_) {
       half_closed_ = true;
       next_.reset();
       Advance();

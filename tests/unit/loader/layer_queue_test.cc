@@ -52,8 +52,12 @@ TEST(LayerQueueTest, LayersAreInWorkTogether) {
   gate.WaitUntilInside(0);
   gate.WaitUntilInside(1);
   gate.Open(1);
-  LayerQueue::State state = queue.WaitForProgress();
-  EXPECT_EQ(state.layers_done, 1);
+  // WaitForProgress would wait for layer 0 where layer 1 is done before it is called.
+  LayerQueue::State state = queue.state();
+  while (state.layers_done < 1) {
+    std::this_thread::yield();
+    state = queue.state();
+  }
   EXPECT_EQ(state.bytes_done, 20);
   gate.Open(0);
   while (state.layers_done < 2) state = queue.WaitForProgress();
