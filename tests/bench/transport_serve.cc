@@ -1,6 +1,7 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 
@@ -9,6 +10,7 @@
 #include "server/executor/operation.h"
 #include "server/listener.h"
 #include "server/service/linear_service.h"
+#include "server/service/stall_watch.h"
 #include "tests/bench/transport_modes.h"
 #include "tests/support/fake_device.h"
 
@@ -93,8 +95,9 @@ int ServeNibble(const ServeOptions& options) {
     std::fprintf(stderr, "%s\n", std::string(MessageOf(added)).c_str());
     return 1;
   }
-  server::ServiceContext context{store,   engine,   *clock, *metrics,           {},
-                                 results, &regions, true,   uint64_t{256} << 20};
+  server::StallWatch stalls(*clock, std::chrono::minutes(2));
+  server::ServiceContext context{store,   engine, *clock,   *metrics, {},
+                                 results, stalls, &regions, true,     uint64_t{256} << 20};
   server::LinearService service(context);
   grpc::ResourceQuota quota;
   quota.Resize(size_t{4} << 30);
