@@ -31,7 +31,12 @@ namespace nibble::cuda {
 
 inline constexpr int kRingMaxStages = 16;
 inline constexpr int kRingMaxParts = 8;  // of resident x
-inline constexpr int kRingBarriers = 2 * kRingMaxStages + kRingMaxParts + 4;
+// Where the barriers of a block lie, after those of `full`.
+inline constexpr int kRingEmptyAt = kRingMaxStages;
+inline constexpr int kRingXFullAt = kRingEmptyAt + kRingMaxStages;
+inline constexpr int kRingPartialFullAt = kRingXFullAt + kRingMaxParts;
+inline constexpr int kRingPartialEmptyAt = kRingPartialFullAt + 2;
+inline constexpr int kRingBarriers = kRingPartialEmptyAt + 2;
 // Rows of x in shared memory lie this far apart modulo 128 bytes: 8 lanes of a load touch two rows.
 inline constexpr int kRingRowSkew = 64;
 
@@ -54,6 +59,8 @@ struct RingShape {
   // A stage holds this many units, one for each of as many warps.
   static constexpr int kStageUnits = kWarps < 8 ? kWarps : 8;
   static constexpr int kStagesPerRound = kWarps / kStageUnits;
+  // Of partial sums: floats from one row of x to the next.
+  static constexpr int kPartialPitch = kTiles * kUnitRows + 4;
 };
 
 // The launch's own choices.
@@ -64,12 +71,14 @@ struct RingArgs {
   bool x_resident = false;      // without held x: all of it in shared memory, else in the stages
 };
 
-// Bytes of one stage's weights.
+// Where the weights of a stage lie: codes first, of [tile][unit] like what follows them.
 template <class Unit, class Shape>
-__host__ __device__ constexpr int RingWeightBytes() {
-  return Shape::kTiles * Shape::kStageUnits *
-         (Unit::kCodeBytes + Unit::kScaleBytes + Unit::kZeroBytes);
-}
+struct RingStage {
+  static constexpr int kUnits = Shape::kTiles * Shape::kStageUnits;
+  static constexpr int kScalesAt = kUnits * Unit::kCodeBytes;
+  static constexpr int kZerosAt = kScalesAt + kUnits * Unit::kScaleBytes;
+  static constexpr int kBytes = kZerosAt + kUnits * Unit::kZeroBytes;  // x, if staged, follows
+};
 
 // Bytes of a row of x in a stage, and of a resident one.
 template <class Shape>
@@ -83,7 +92,7 @@ __host__ __device__ constexpr int RingResidentRowBytes(int units) {
 // Bytes of one buffer of partial sums [warp][row of x][output].
 template <class Shape>
 __host__ __device__ constexpr int RingPartialBytes(int m) {
-  return Shape::kWarps * m * (Shape::kTiles * kUnitRows + 4) * 4;
+  return Shape::kWarps * m * Shape::kPartialPitch * 4;
 }
 
 // Where the parts of the dynamic shared memory lie: table, partial sums, resident x, ring.
@@ -99,7 +108,7 @@ struct RingLayout {
     x_offset = partial_offset + ring.partial_buffers * RingPartialBytes<Shape>(m);
     const bool resident = !Shape::kHeldX && ring.x_resident;
     ring_offset = x_offset + (resident ? m * RingResidentRowBytes(units) : 0);
-    stage_bytes = RingWeightBytes<Unit, Shape>();
+    stage_bytes = RingStage<Unit, Shape>::kBytes;
     if (!Shape::kHeldX && !ring.x_resident) stage_bytes += m * RingStagedRowBytes<Shape>();
   }
   __host__ __device__ int Bytes(int stages) const { return ring_offset + stages * stage_bytes; }
@@ -145,10 +154,10 @@ struct Ring {
         layout(gemv.m, weight.units, ring_args),
         shared(memory),
         full(barriers),
-        empty(barriers + kRingMaxStages),
-        x_full(barriers + 2 * kRingMaxStages),
-        partial_full(x_full + kRingMaxParts),
-        partial_empty(partial_full + 2),
+        empty(barriers + kRingEmptyAt),
+        x_full(barriers + kRingXFullAt),
+        partial_full(barriers + kRingPartialFullAt),
+        partial_empty(barriers + kRingPartialEmptyAt),
         tiles16((weight.n + kUnitRows - 1) / kUnitRows),
         tiles((tiles16 + Shape::kTiles - 1) / Shape::kTiles),
         rounds((weight.units + Shape::kWarps - 1) / Shape::kWarps) {}
@@ -196,11 +205,10 @@ struct RingProducer {
                    static_cast<const char*>(from) + unit * unit_bytes, units * unit_bytes, full,
                    once);
     };
-    constexpr int kScalesAt = Shape::kTiles * kUnits * Unit::kCodeBytes;
-    constexpr int kZerosAt = kScalesAt + Shape::kTiles * kUnits * Unit::kScaleBytes;
+    using Stage = RingStage<Unit, Shape>;
     copy(r.w.codes, Unit::kCodeBytes, 0);
-    if constexpr (Unit::kScaleBytes > 0) copy(r.w.scales, Unit::kScaleBytes, kScalesAt);
-    if constexpr (Unit::kZeroBytes > 0) copy(r.w.zero_points, Unit::kZeroBytes, kZerosAt);
+    if constexpr (Unit::kScaleBytes > 0) copy(r.w.scales, Unit::kScaleBytes, Stage::kScalesAt);
+    if constexpr (Unit::kZeroBytes > 0) copy(r.w.zero_points, Unit::kZeroBytes, Stage::kZerosAt);
   }
 
   __device__ void CopyRows(uint32_t to, int row_bytes, int first_unit, int units,
@@ -215,7 +223,7 @@ struct RingProducer {
     const int first = part * Shape::kStageUnits;
     const int units = min(Shape::kStageUnits, r.w.units - first);
     if (units <= 0) return;
-    CopyRows(SharedAddress(r.Stage(stage)) + RingWeightBytes<Unit, Shape>(),
+    CopyRows(SharedAddress(r.Stage(stage)) + RingStage<Unit, Shape>::kBytes,
              RingStagedRowBytes<Shape>(), first, units, SharedAddress(r.full + stage));
   }
   // In parts of whole rounds, so that the first tile need not wait for all of it.
@@ -287,7 +295,7 @@ struct RingProducer {
 template <class Unit, class Shape>
 __device__ inline void ReducePartials(const Ring<Unit, Shape>& r, int thread) {
   constexpr int kRows = Shape::kTiles * kUnitRows;
-  constexpr int kRowPitch = kRows + 4;
+  constexpr int kRowPitch = Shape::kPartialPitch;
   const int m = r.args.m;
   const int warp_pitch = m * kRowPitch;
   RingSlot slot;
@@ -320,14 +328,13 @@ __device__ inline void ReducePartials(const Ring<Unit, Shape>& r, int thread) {
 template <class Shape>
 __device__ inline void StorePartials(const float (&sums)[Shape::kTiles][Shape::kColumns][4], int m,
                                      int lane, float* to) {
-  constexpr int kRowPitch = Shape::kTiles * kUnitRows + 4;
 #pragma unroll
   for (int column = 0; column < Shape::kColumns; ++column) {
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       const int row = column * 8 + lane % 4 * 2 + odd;
       if (row >= m) continue;
-      float* at = to + row * kRowPitch + lane / 4;
+      float* at = to + row * Shape::kPartialPitch + lane / 4;
 #pragma unroll
       for (int part = 0; part < Shape::kTiles; ++part) {
         at[part * kUnitRows] = sums[part][column][odd];
@@ -356,8 +363,6 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   constexpr int kTiles = Shape::kTiles;
   constexpr int kDepth = Shape::kDepth;
   constexpr int kStageUnits = Shape::kStageUnits;
-  constexpr int kPartialFullAt = 2 * kRingMaxStages + kRingMaxParts;
-  constexpr int kPartialEmptyAt = kPartialFullAt + 2;
   extern __shared__ __align__(128) uint32_t shared_words[];
   __shared__ __align__(8) uint64_t barriers[kRingBarriers];
   const Ring<Unit, Shape> ring(w, args, ring_args, reinterpret_cast<char*>(shared_words), barriers);
@@ -409,24 +414,23 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   }
 
   // A thread's own addresses: of its part of stage 0, and of its rows of x before the first unit.
-  constexpr int kScalesAt = kTiles * kStageUnits * Unit::kCodeBytes;
-  constexpr int kZerosAt = kScalesAt + kTiles * kStageUnits * Unit::kScaleBytes;
+  using Stage = RingStage<Unit, Shape>;
   const int stages = Kept(ring_args.stages);
   const int stage_bytes = Kept(ring.layout.stage_bytes);
   const int of_stage = warp % kStageUnits;
   const uint32_t ring_at = Kept(SharedAddress(ring.shared)) + ring.layout.ring_offset;
   const uint32_t codes_at = Kept(ring_at + of_stage * Unit::kCodeBytes + lane * 16);
-  const uint32_t scales_at =
-      Kept(ring_at + kScalesAt + of_stage * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes);
-  const uint32_t zeros_at = ring_at + kZerosAt + of_stage * Unit::kZeroBytes + lane / 4 * 2;
+  const uint32_t scales_at = Kept(ring_at + Stage::kScalesAt + of_stage * Unit::kScaleBytes +
+                                  lane / 4 * Unit::kRowScaleBytes);
+  const uint32_t zeros_at = ring_at + Stage::kZerosAt + of_stage * Unit::kZeroBytes + lane / 4 * 2;
   const uint32_t full_at = Kept(SharedAddress(ring.full));
-  const int partial_pitch = args.m * (kTiles * kUnitRows + 4);
+  const int partial_pitch = args.m * Shape::kPartialPitch;
   const bool staged = ring.Staged();
   uint32_t rows_at[kColumns];
 #pragma unroll
   for (int column = 0; column < kColumns; ++column) {
     const int row = Fragments<kColumns>::Row(args, column, lane);
-    const uint32_t at = staged ? ring_at + RingWeightBytes<Unit, Shape>() +
+    const uint32_t at = staged ? ring_at + RingStage<Unit, Shape>::kBytes +
                                      row * RingStagedRowBytes<Shape>() + of_stage * kUnitInputs * 2
                                : SharedAddress(ring.shared) + ring.layout.x_offset +
                                      row * RingResidentRowBytes(w.units) + warp * kUnitInputs * 2;
@@ -452,7 +456,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   };
   const auto give_back = [&] {
     __syncwarp();
-    if (lane == 0) Arrive(full_at + (kRingMaxStages + used.stage) * 8);
+    if (lane == 0) Arrive(full_at + (kRingEmptyAt + used.stage) * 8);
     used.Advance(Shape::kStagesPerRound, stages);
   };
   float sums[kTiles][kColumns][4];
@@ -514,9 +518,9 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     }
     first = false;
     // The first phase of `partial_empty` ends with the first use of a buffer.
-    WaitBarrier(full_at + (kPartialEmptyAt + partial.stage) * 8, partial.parity ^ 1);
+    WaitBarrier(full_at + (kRingPartialEmptyAt + partial.stage) * 8, partial.parity ^ 1);
     StorePartials<Shape>(sums, args.m, lane, ring.Partials(partial.stage) + warp * partial_pitch);
-    Arrive(full_at + (kPartialFullAt + partial.stage) * 8);
+    Arrive(full_at + (kRingPartialFullAt + partial.stage) * 8);
     partial.Advance(1, ring_args.partial_buffers);
   }
 #endif

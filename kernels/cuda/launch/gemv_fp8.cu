@@ -11,8 +11,7 @@ cudaError_t Launch(const WeightView& view, const GemvArgs& args, const GemvLaunc
   const bool scale_a_row =
       view.groups == 1 && (view.rows_per_scale == 1 || view.rows_per_scale >= view.n);
   if (launch.ring && scale_a_row) {
-    return LaunchRingUnits<Pairs, RingFp8Unit<Pairs>, RingFp8Unit<Pairs>>(view, args, launch,
-                                                                          stream);
+    return LaunchRingUnits<Pairs, RingFp8Unit<Pairs>>(view, args, launch, stream);
   }
   return LaunchGemvUnits<Pairs, Fp8Unit<Pairs>, 1>(view, args, launch, stream);
 }

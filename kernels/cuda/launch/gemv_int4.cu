@@ -8,13 +8,11 @@ template <class Pairs, int kScales, bool kBF16Scales>
 cudaError_t LaunchRingScales(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                              cudaStream_t stream) {
   if (view.zero_points != nullptr) {
-    return LaunchRingUnits<Pairs, RingInt4Unit<Pairs, kScales, true, kBF16Scales>,
-                           RingInt4Unit<Pairs, kScales, true, kBF16Scales>>(view, args, launch,
-                                                                            stream);
+    return LaunchRingUnits<Pairs, RingInt4Unit<Pairs, kScales, true, kBF16Scales>>(view, args,
+                                                                                   launch, stream);
   }
-  return LaunchRingUnits<Pairs, RingInt4Unit<Pairs, kScales, false, kBF16Scales>,
-                         RingInt4Unit<Pairs, kScales, false, kBF16Scales>>(view, args, launch,
-                                                                           stream);
+  return LaunchRingUnits<Pairs, RingInt4Unit<Pairs, kScales, false, kBF16Scales>>(view, args,
+                                                                                  launch, stream);
 }
 
 template <class Pairs, int kScales, int kTiles>

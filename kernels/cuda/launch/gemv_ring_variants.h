@@ -23,7 +23,7 @@ inline constexpr int kRingFirstBytes = 64 * 1024;
 // two stages still fits beside them. stages is less than 2 where nothing fits.
 template <class Unit, class Shape>
 RingArgs DivideShared(int m, int units) {
-  constexpr int kWeightBytes = RingWeightBytes<Unit, Shape>();
+  constexpr int kWeightBytes = RingStage<Unit, Shape>::kBytes;
   RingArgs ring;
   ring.first_stages = std::max(1, kRingFirstBytes / kWeightBytes);
   for (const bool resident : {true, false}) {
@@ -67,7 +67,7 @@ inline int64_t BusiestBlock(const WeightView& view, int tiles, int multiprocesso
 }
 
 // WideUnit: for 9 to 16 rows.
-template <class Pairs, class Unit, class WideUnit>
+template <class Pairs, class Unit, class WideUnit = Unit>
 cudaError_t LaunchRingUnits(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                             cudaStream_t stream) {
   constexpr int kHeldUnits = 32;  // whose x registers can hold
