@@ -42,6 +42,7 @@ constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_wgmma", 128, 128, 64, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
     {Op::kDequantize, kAnyM, {"cuda_dequantize", 16, 0, 128, 1}},
     {Op::kNormQuant, kAnyM, {"cuda_norm_quant", 1, 0, 0, 1}},

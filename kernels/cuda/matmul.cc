@@ -7,6 +7,7 @@
 #include "kernels/cuda/launch/activations.h"
 #include "kernels/cuda/launch/dequantize.h"
 #include "kernels/cuda/launch/gemm_f32.h"
+#include "kernels/cuda/launch/gemm_wgmma.h"
 #include "kernels/cuda/launch/gemv.h"
 
 namespace nibble::cuda {
@@ -81,6 +82,24 @@ struct GemvPlan {
   Workspace workspace;
   int64_t k_padded;
   uint64_t x_offset = 0;
+};
+
+struct WgmmaWorkspace {
+  WgmmaWorkspace(const Shape& shape, const DeviceInfo& device)
+      : plan(shape.m, shape.n, shape.k, device.cores),
+        k_padded(RoundUp(shape.k, kUnitInputs)) {
+    x_offset = workspace.Place(shape.m, k_padded * 2);
+    if (plan.splits > 1) {
+      partials_offset = workspace.Place(1, plan.PartialBytes());
+      done_offset = workspace.Place(plan.Tiles(), 4);
+    }
+  }
+  Workspace workspace;
+  WgmmaPlan plan;
+  int64_t k_padded;
+  uint64_t x_offset = 0;
+  uint64_t partials_offset = 0;
+  uint64_t done_offset = 0;
 };
 
 struct GemmPlan {
@@ -184,6 +203,27 @@ class Matmul {
     return absl::OkStatus();
   }
 
+  Status RunWgmma() {
+    const WgmmaWorkspace places(shape_, device_);
+    char* x = workspace_ + places.x_offset;
+    WgmmaLaunch launch;
+    launch.x = x;
+    launch.m = shape_.m;
+    launch.y = args_.y.data;
+    launch.y_type = YType();
+    launch.y_stride = args_.y.row_stride;
+    launch.partials = reinterpret_cast<float*>(workspace_ + places.partials_offset);
+    launch.done = reinterpret_cast<uint32_t*>(workspace_ + places.done_offset);
+    launch.scales_per_unit = core::ScalesPerUnit(spec_);
+    launch.f16 = args_.x.dtype == DType::kF16;
+    launch.multiprocessors = device_.cores;
+    const int64_t zeroed = places.plan.splits > 1 ? places.plan.Tiles() : 0;
+    NIBBLE_RETURN_IF_ERROR(
+        Check(LaunchArrangeActivations(x_, x, static_cast<int32_t>(places.k_padded), launch.done,
+                                       static_cast<int32_t>(zeroed), stream_)));
+    return Check(LaunchWgmma(places.plan, launch));
+  }
+
   Status RunGemm() {
     const GemmPlan plan(shape_);
     const DType input = shape_.dense ? spec_.dtype : DType::kBF16;
@@ -264,6 +304,20 @@ class Matmul {
     return cudaErrorInvalidValue;
   }
 
+  cudaError_t LaunchWgmma(const WgmmaPlan& plan, const WgmmaLaunch& launch) {
+    switch (view_.codes_kind) {
+      case Codes::kInt4:
+        return LaunchWgmmaInt4(view_, plan, launch, stream_);
+      case Codes::kTable:
+        return LaunchWgmmaTable(view_, plan, launch, stream_);
+      case Codes::kFP8:
+        return LaunchWgmmaFp8(view_, plan, launch, stream_);
+      case Codes::kDense:
+        break;
+    }
+    return cudaErrorInvalidValue;
+  }
+
   const MatmulArgs& args_;
   const WeightSpec& spec_;
   const WeightView& view_;
@@ -278,9 +332,14 @@ class Matmul {
 
 }  // namespace
 
-uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
+uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
+                              const DeviceInfo& device) {
   const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
+  if (choice.kernel == "cuda_wgmma") {
+    return std::max(WgmmaWorkspace(shape, device).workspace.total(),
+                    shape.reorder ? GemmPlan(shape).workspace.total() : 0);
+  }
   const bool gemm = choice.kernel == "cuda_gemm" || (gemv && shape.reorder);
   return std::max({gemv ? GemvPlan(shape).workspace.total() : 0,
                    gemm ? GemmPlan(shape).workspace.total() : 0,
@@ -293,7 +352,8 @@ Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice&
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();
-  if (choice.kernel == "cuda_gemv" || choice.kernel == "cuda_gemm") return matmul.RunGemm();
+  if (choice.kernel == "cuda_wgmma" && !uneven_groups) return matmul.RunWgmma();
+  if (choice.kernel != "cuda_gemm_f32") return matmul.RunGemm();
   return matmul.RunF32();
 }
 

@@ -3,10 +3,11 @@
 //    us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
 //
 // usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
-//                  [--driver TEXT] [--commit TEXT]
+//                  [--kernels LIST] [--driver TEXT] [--commit TEXT]
 //
 // Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
 // silu_mul_quant; formats int4, int4_zp, nf4, fp8; shapes NxK; rows of the matmuls.
+// Matmuls run on the kernel that the selector picks, or with --kernels on each of these that can.
 //
 // Every matmul's answer is compared with the binary32 kernel first; a wrong one ends the run with
 // exit code 1. share_of_limit is max(bytes / bandwidth, FLOP / 790e12) over the time; the bandwidth
@@ -37,6 +38,7 @@ struct Options {
   std::string formats;
   std::string shapes;
   std::string rows;
+  std::string kernels;
   std::string json;
   std::string driver;
   std::string commit;
@@ -116,7 +118,11 @@ Status Main(const Options& options) {
   const double read_tbs = device->info().peak_bandwidth_bytes_per_second * 1e-12;
   NIBBLE_ASSIGN_OR_RETURN(const double copy_tbs,
                           MeasureCopyTbs(static_cast<cuda::CudaStream&>(*stream).handle()));
-  Bench bench(*device, *stream, *blas, copy_tbs * 1e12);
+  std::vector<std::string_view> kernels = KernelNames(BackendKind::kCuda, Op::kMatmul);
+  std::erase_if(kernels, [&](std::string_view name) {
+    return options.kernels.empty() || !Names(options.kernels, name);
+  });
+  Bench bench(*device, *stream, *blas, copy_tbs * 1e12, kernels);
   fmt::print("{}: read {:.2f} TB/s, copy {:.2f} TB/s\n", device->info().name, read_tbs, copy_tbs);
   const Status run = RunAll(bench, options);
   if (!options.json.empty()) {
@@ -140,13 +146,14 @@ int main(int argc, char** argv) {
                          : flag == "--formats" ? &options.formats
                          : flag == "--shapes"  ? &options.shapes
                          : flag == "--rows"    ? &options.rows
+                         : flag == "--kernels" ? &options.kernels
                          : flag == "--driver"  ? &options.driver
                          : flag == "--commit"  ? &options.commit
                                                : nullptr;
     if (value == nullptr || i + 1 == argc) {
       fmt::print(stderr,
                  "usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] "
-                 "[--json FILE] [--driver TEXT] [--commit TEXT]\n");
+                 "[--kernels LIST] [--json FILE] [--driver TEXT] [--commit TEXT]\n");
       return 2;
     }
     *value = argv[++i];

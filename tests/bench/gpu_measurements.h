@@ -9,9 +9,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fmt/format.h"
+#include "kernels/core/packed_units.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
 #include "nibble/numeric.h"
@@ -23,14 +25,17 @@ namespace nibble::bench {
 
 class Bench {
  public:
-  // `blas` may split K as it likes; bandwidths in bytes a second.
-  Bench(Device& device, Stream& stream, cuda::Blas& blas, double copy_bytes_per_s)
+  // `blas` may split K as it likes; bandwidths in bytes a second. Matmuls run on each of `kernels`
+  // that can, or on the selected one where there are none.
+  Bench(Device& device, Stream& stream, cuda::Blas& blas, double copy_bytes_per_s,
+        std::vector<std::string_view> kernels)
       : device_(device),
         stream_(stream),
         handle_(static_cast<cuda::CudaStream&>(stream).handle()),
         blas_(blas),
         read_bytes_per_s_(device.info().peak_bandwidth_bytes_per_second),
-        copy_bytes_per_s_(copy_bytes_per_s) {}
+        copy_bytes_per_s_(copy_bytes_per_s),
+        kernels_(std::move(kernels)) {}
 
   const nlohmann::json& rows() const { return rows_; }
 
@@ -38,7 +43,10 @@ class Bench {
     NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> dense_us,
                             CublasUs(specs.front().n, specs.front().k, ms));
     for (const WeightSpec& spec : specs) {
-      NIBBLE_RETURN_IF_ERROR(MatmulsOf(spec, ms, dense_us));
+      if (kernels_.empty()) NIBBLE_RETURN_IF_ERROR(MatmulsOf(spec, ms, dense_us, {}));
+      for (const std::string_view kernel : kernels_) {
+        NIBBLE_RETURN_IF_ERROR(MatmulsOf(spec, ms, dense_us, kernel));
+      }
     }
     return absl::OkStatus();
   }
@@ -213,7 +221,7 @@ class Bench {
   }
 
   Status MatmulsOf(const WeightSpec& spec, const std::vector<int64_t>& ms,
-                   const std::vector<double>& dense_us) {
+                   const std::vector<double>& dense_us, std::string_view kernel) {
     // Rounding weights to BF16 errs by 2^-9 each; the sum of many by less.
     constexpr double kMaxError = 4e-3;
     NIBBLE_ASSIGN_OR_RETURN(const Weights weights, Upload(spec));
@@ -224,14 +232,18 @@ class Bench {
       Problem problem;
       problem.weight = spec;
       problem.m = m;
-      const Choice choice = Select(problem, device_.info());
+      Choice choice = Select(problem, device_.info());
+      if (!kernel.empty()) {
+        choice.kernel = kernel;
+        if (!core::CudaKernelFits(problem, kernel)) continue;
+      }
       NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(m * spec.n * 2));
       NIBBLE_ASSIGN_OR_RETURN(const auto workspace, Zeros(device_.WorkspaceBytes(problem, choice)));
       MatmulArgs args;
       args.weight = weights.front().get();
       args.x = MakeConstView(x->data(), DType::kBF16, m, spec.k);
       args.y = MakeView(y->data(), DType::kBF16, m, spec.n);
-      if (m <= 128) {
+      if (m <= 512) {
         NIBBLE_ASSIGN_OR_RETURN(const double error, ErrorOf(args, problem, choice));
         if (!(error <= kMaxError)) {
           return absl::InternalError(fmt::format("{} M={} {}: relative error {:.3g}, at most {}",
@@ -289,6 +301,7 @@ class Bench {
   cuda::Blas& blas_;
   double read_bytes_per_s_;
   double copy_bytes_per_s_;
+  std::vector<std::string_view> kernels_;
   uint64_t seed_ = 100;
   nlohmann::json rows_ = nlohmann::json::array();
 };

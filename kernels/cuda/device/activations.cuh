@@ -3,6 +3,7 @@
 #define NIBBLE_KERNELS_CUDA_DEVICE_ACTIVATIONS_CUH_
 
 #include "kernels/cuda/device/args.cuh"
+#include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/reduce.cuh"
 
 namespace nibble::cuda {
@@ -70,6 +71,37 @@ __global__ void __launch_bounds__(kActivationThreads)
   const auto col = static_cast<int32_t>(index % k_padded);
   const int32_t from = order == nullptr || col >= k ? col : order[col];
   out[index] = col < k ? x[row * x_stride + from] : uint16_t{0};
+}
+
+// As above, and each 32 columns in the order in which wgmma meets the codes of a unit: column
+// 8t + 4s + 2h + j (t < 4, the others < 2) comes to 16s + 8h + 2t + j. A thread takes 8 of the
+// result. `zeroed` words of `zeros` are set to 0.
+__global__ void __launch_bounds__(kActivationThreads)
+    ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
+                             int32_t k, uint16_t* out, int32_t k_padded, uint32_t* zeros,
+                             int32_t zeroed) {
+  LaunchDependents();
+  WaitForDependencies();
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
+  if (index < zeroed) zeros[index] = 0;
+  const int32_t eights = k_padded / 8;
+  if (index >= m * eights) return;
+  const int64_t row = index / eights;
+  const auto eight = static_cast<int32_t>(index % eights);
+  const int32_t first = eight / 4 * 32 + eight % 4 * 2;
+  uint32_t pairs[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    uint32_t elements[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int32_t col = first + 8 * t + j;
+      const int32_t from = order == nullptr || col >= k ? col : order[col];
+      elements[j] = col < k ? x[row * x_stride + from] : 0u;
+    }
+    pairs[t] = elements[0] | elements[1] << 16;
+  }
+  reinterpret_cast<uint4*>(out)[index] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 // x in `order` (may be null) = high + low exactly, both BF16: 11 significant bits are 8 and the

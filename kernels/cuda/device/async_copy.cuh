@@ -105,6 +105,30 @@ __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32
       : "memory");
 }
 
+// Copies the box of `map` (a CUtensorMap in parameter or constant memory) whose first element has
+// these coordinates, innermost first. Elements outside the tensor are 0; they count as copied.
+__device__ inline void TensorCopy2(uint32_t to_shared, const void* map, int32_t c0, int32_t c1,
+                                   uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to_shared),
+      "l"(map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ inline void TensorCopy3(uint32_t to_shared, const void* map, int32_t c0, int32_t c1,
+                                   int32_t c2, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to_shared),
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ inline uint64_t EvictNormalPolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 }  // namespace nibble::cuda
 
 #endif  // NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_

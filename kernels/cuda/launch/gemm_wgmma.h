@@ -1,0 +1,49 @@
+// Launchers of the wgmma kernels, one file a format, and how they divide the work.
+#ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMM_WGMMA_H_
+#define NIBBLE_KERNELS_CUDA_LAUNCH_GEMM_WGMMA_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/device/weight_view.cuh"
+
+namespace nibble::cuda {
+
+// How the wgmma kernel divides y [m, N] and K over the blocks.
+struct WgmmaPlan {
+  int columns = 0;  // rows of x a block takes at a time: 16, 32, 64 or 128
+  int groups = 0;   // warpgroups, of 64 outputs each
+  int64_t row_tiles = 0;
+  int64_t column_tiles = 0;
+  int splits = 1;
+
+  WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
+  int64_t Tiles() const { return row_tiles * column_tiles; }
+  int64_t PartialBytes() const {
+    return splits > 1 ? Tiles() * splits * groups * 64 * columns * 4 : 0;
+  }
+};
+
+struct WgmmaLaunch {
+  const void* x = nullptr;  // [m, units * 128], arranged by LaunchArrangeActivations
+  int64_t m = 0;
+  void* y = nullptr;  // [m, N]
+  Element y_type = Element::kF32;
+  int64_t y_stride = 0;
+  float* partials = nullptr;  // PartialBytes of the plan
+  uint32_t* done = nullptr;   // Tiles of the plan, all 0
+  int scales_per_unit = 1;    // core::ScalesPerUnit of the weight, not 0
+  bool f16 = false;           // x is F16, else BF16
+  int multiprocessors = 1;
+};
+
+// y = x W^T + bias. Only for compute capability 9.0.
+cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
+                            const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
+                             const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaFp8(const WeightView& view, const WgmmaPlan& plan,
+                           const WgmmaLaunch& launch, cudaStream_t stream);
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_LAUNCH_GEMM_WGMMA_H_

@@ -1,0 +1,127 @@
+// Which variant of WgmmaKernel runs, the same for every format. Included by the launchers alone.
+#ifndef NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_VARIANTS_H_
+#define NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_VARIANTS_H_
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/cuda/device/gemm_wgmma.cuh"
+#include "kernels/cuda/launch/dependent_launch.h"
+#include "kernels/cuda/launch/gemm_wgmma.h"
+#include "kernels/cuda/launch/tensor_map.h"
+
+namespace nibble::cuda {
+
+// Dynamic shared memory of a block: what an SM of compute capability 9.0 lends one, less the
+// barriers.
+inline constexpr int kWgmmaSharedBytes = 227 * 1024 - 1024;
+
+template <class Unit, class Shape>
+cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaMaps& maps) {
+  const auto tiles16 = static_cast<uint64_t>((view.n + kUnitRows - 1) / kUnitRows);
+  const auto units = static_cast<uint64_t>(view.units);
+  TensorBox x;
+  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  x.size[0] = units * kUnitInputs;
+  x.size[1] = static_cast<uint64_t>(launch.m);
+  x.stride[0] = x.size[0] * 2;
+  x.box[0] = 64;
+  x.box[1] = Shape::kColumns;
+  x.swizzle = true;
+  cudaError_t error = EncodeTensorMap(x, launch.x, maps.x);
+  if (error != cudaSuccess) return error;
+
+  // 256 elements are the most that a box may have in one dimension.
+  TensorBox codes;
+  codes.type = Unit::kCodeBytes == 1024 ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                        : CU_TENSOR_MAP_DATA_TYPE_UINT64;
+  codes.rank = 3;
+  codes.size[0] = 256;
+  codes.size[1] = units;
+  codes.size[2] = tiles16;
+  codes.stride[0] = Unit::kCodeBytes;
+  codes.stride[1] = units * Unit::kCodeBytes;
+  codes.box[0] = 256;
+  codes.box[1] = 1;
+  codes.box[2] = Shape::kTiles;
+  error = EncodeTensorMap(codes, view.codes, maps.codes);
+  if (error != cudaSuccess) return error;
+
+  TensorBox side;  // one unit's of each tile
+  side.size[1] = tiles16;
+  side.box[1] = Shape::kTiles;
+  if constexpr (Unit::kScaleBytes > 0) {
+    side.box[0] = Unit::kScalesPerUnit * kUnitRows;
+    side.size[0] = units * side.box[0];
+    side.stride[0] = units * Unit::kScaleBytes;
+    side.type = Unit::kScaleBytes / side.box[0] == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    error = EncodeTensorMap(side, view.scales, maps.scales);
+    if (error != cudaSuccess) return error;
+  }
+  if constexpr (Unit::kZeroBytes > 0) {
+    side.box[0] = Unit::kZeroBytes;
+    side.size[0] = units * side.box[0];
+    side.stride[0] = side.size[0];
+    side.type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    error = EncodeTensorMap(side, view.zero_points, maps.zero_points);
+  }
+  return error;
+}
+
+template <class Pairs, class Unit, class Shape>
+cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
+                        cudaStream_t stream) {
+  constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
+  constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign;
+  static_assert((kWgmmaSharedBytes - kBefore) / kStageBytes >= 2, "a ring of two stages");
+  WgmmaMaps maps;
+  cudaError_t error = EncodeMaps<Unit, Shape>(view, launch, maps);
+  if (error != cudaSuccess) return error;
+  WgmmaArgs args;
+  args.y = launch.y;
+  args.y_type = launch.y_type;
+  args.y_stride = launch.y_stride;
+  args.m = static_cast<int32_t>(launch.m);
+  args.row_tiles = static_cast<int32_t>(plan.row_tiles);
+  args.column_tiles = static_cast<int32_t>(plan.column_tiles);
+  args.splits = plan.splits;
+  args.stages = std::min(kWgmmaMaxStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
+  if (const char* e = getenv("NIBBLE_STAGES")) args.stages = std::min(args.stages, atoi(e));
+  args.partials = launch.partials;
+  args.done = launch.done;
+  const auto kernel = WgmmaKernel<Pairs, Unit, Shape>;
+  // The same for every launch: another thread may be between this call and its own launch.
+  error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaSharedBytes);
+  if (error != cudaSuccess) return error;
+  const int64_t items = plan.Tiles() * plan.splits;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, launch.multiprocessors));
+  return LaunchDependent(kernel, dim3(blocks), dim3(Shape::kThreads),
+                         static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
+                         args, maps);
+}
+
+template <class Pairs, class Unit>
+cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
+                             const WgmmaLaunch& launch, cudaStream_t stream) {
+  const auto run = [&](auto shape) {
+    return LaunchWgmma<Pairs, Unit, decltype(shape)>(view, plan, launch, stream);
+  };
+  if (plan.groups == 4) {
+    if (plan.columns == 16) return run(WgmmaShape<16, 4>{});
+    if (plan.columns == 32) return run(WgmmaShape<32, 4>{});
+    if (plan.columns == 64) return run(WgmmaShape<64, 4>{});
+  }
+  if (plan.groups == 2) {
+    if (plan.columns == 16) return run(WgmmaShape<16, 2>{});
+    if (plan.columns == 32) return run(WgmmaShape<32, 2>{});
+    if (plan.columns == 64) return run(WgmmaShape<64, 2>{});
+    if (plan.columns == 128) return run(WgmmaShape<128, 2>{});
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_VARIANTS_H_
