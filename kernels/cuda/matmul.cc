@@ -205,9 +205,11 @@ class Matmul {
 
   Status RunWgmma() {
     const WgmmaWorkspace places(shape_, device_);
-    char* x = workspace_ + places.x_offset;
+    char* copy = workspace_ + places.x_offset;
+    const auto k_padded = static_cast<int32_t>(places.k_padded);
     WgmmaLaunch launch;
-    launch.x = x;
+    launch.x = copy;
+    launch.x_stride = places.k_padded;
     launch.m = shape_.m;
     launch.y = args_.y.data;
     launch.y_type = YType();
@@ -218,9 +220,17 @@ class Matmul {
     launch.f16 = args_.x.dtype == DType::kF16;
     launch.multiprocessors = device_.cores;
     const int64_t zeroed = places.plan.splits > 1 ? places.plan.Tiles() : 0;
-    NIBBLE_RETURN_IF_ERROR(
-        Check(LaunchArrangeActivations(x_, x, static_cast<int32_t>(places.k_padded), launch.done,
-                                       static_cast<int32_t>(zeroed), stream_)));
+    if (places.plan.Arranged()) {
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(
+          x_, copy, k_padded, launch.done, static_cast<int32_t>(zeroed), stream_)));
+    } else if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
+               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
+    } else {
+      launch.x = args_.x.data;
+      launch.x_stride = args_.x.row_stride;
+    }
+    if (zeroed > 0 && !places.plan.Arranged()) NIBBLE_RETURN_IF_ERROR(Check(cudaMemsetAsync(launch.done, 0, zeroed * 4, stream_)));
     return Check(LaunchWgmma(places.plan, launch));
   }
 

@@ -44,6 +44,15 @@ __device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
   return v;
 }
 
+__device__ inline void StoreShared4Bytes(uint32_t to, uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+
+// Makes this thread's stores to shared memory visible to what reads it asynchronously (wgmma).
+__device__ inline void FenceAsyncProxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // A barrier whose phase ends after `arrivals` arrivals and the bytes expected in it.
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));

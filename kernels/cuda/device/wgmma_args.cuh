@@ -19,6 +19,8 @@ struct WgmmaMaps {
 // Work is divided in items of one tile of outputs, one tile of rows of x and one range of K, in
 // this order, the last fastest.
 struct WgmmaArgs {
+  const void* x = nullptr;  // [m, units * 128] as it came, where the kernel copies rows itself
+  int64_t x_stride = 0;
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;
   int64_t y_stride = 0;

@@ -12,19 +12,24 @@ namespace nibble::cuda {
 struct WgmmaPlan {
   int columns = 0;  // rows of x a block takes at a time: 16, 32, 64 or 128
   int groups = 0;   // warpgroups, of 64 outputs each
+  int height = 1;   // times 64 outputs of a warpgroup
+  bool scaled = false;
   int64_t row_tiles = 0;
   int64_t column_tiles = 0;
   int splits = 1;
 
   WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
+  // Whether x has to be arranged by LaunchArrangeActivations.
+  bool Arranged() const { return columns > 32; }
   int64_t Tiles() const { return row_tiles * column_tiles; }
   int64_t PartialBytes() const {
-    return splits > 1 ? Tiles() * splits * groups * 64 * columns * 4 : 0;
+    return splits > 1 ? Tiles() * splits * groups * height * 64 * columns * 4 : 0;
   }
 };
 
 struct WgmmaLaunch {
-  const void* x = nullptr;  // [m, units * 128], arranged by LaunchArrangeActivations
+  const void* x = nullptr;  // [m, units * 128], arranged where the plan says so
+  int64_t x_stride = 0;
   int64_t m = 0;
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;

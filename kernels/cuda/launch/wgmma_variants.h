@@ -28,7 +28,7 @@ cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaM
   x.box[0] = 64;
   x.box[1] = Shape::kColumns;
   x.swizzle = true;
-  cudaError_t error = EncodeTensorMap(x, launch.x, maps.x);
+  cudaError_t error = Shape::kCopiesRows ? cudaSuccess : EncodeTensorMap(x, launch.x, maps.x);
   if (error != cudaSuccess) return error;
 
   // 256 elements are the most that a box may have in one dimension.
@@ -79,6 +79,8 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   cudaError_t error = EncodeMaps<Unit, Shape>(view, launch, maps);
   if (error != cudaSuccess) return error;
   WgmmaArgs args;
+  args.x = launch.x;
+  args.x_stride = launch.x_stride;
   args.y = launch.y;
   args.y_type = launch.y_type;
   args.y_stride = launch.y_stride;
@@ -111,12 +113,14 @@ cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
   if (plan.groups == 4) {
     if (plan.columns == 16) return run(WgmmaShape<16, 4>{});
     if (plan.columns == 32) return run(WgmmaShape<32, 4>{});
+    if (plan.columns == 64 && plan.scaled) return run(WgmmaShape<64, 4, 1, true>{});
     if (plan.columns == 64) return run(WgmmaShape<64, 4>{});
   }
   if (plan.groups == 2) {
-    if (plan.columns == 16) return run(WgmmaShape<16, 2>{});
     if (plan.columns == 32) return run(WgmmaShape<32, 2>{});
     if (plan.columns == 64) return run(WgmmaShape<64, 2>{});
+    if (plan.columns == 128 && plan.height == 2) return run(WgmmaShape<128, 2, 2, true>{});
+    if (plan.columns == 128 && plan.scaled) return run(WgmmaShape<128, 2, 1, true>{});
     if (plan.columns == 128) return run(WgmmaShape<128, 2>{});
   }
   return cudaErrorInvalidValue;
