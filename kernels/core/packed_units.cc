@@ -36,7 +36,7 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel) {
   if (kernel == "cuda_gemm_f32") return true;
   if (!sixteen_bits || problem.quant != QuantMode::kNone) return false;
   if (kernel == "cuda_gemv") return ScalesPerUnit(spec) > 0;
-  if (kernel == "cuda_wgmma") return ScalesPerUnit(spec) > 0 && spec.scale_layout != ScaleLayout::kBlock;
+  if (kernel == "cuda_wgmma") return ScalesPerUnit(spec) > 0 && spec.format != Format::kFP8;
   // Dense weights are never rounded: both sides are of one type.
   if (kernel == "cuda_gemm") return spec.format != Format::kDense || spec.dtype == problem.input;
   return false;

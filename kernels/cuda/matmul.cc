@@ -89,17 +89,13 @@ struct WgmmaWorkspace {
       : plan(shape.m, shape.n, shape.k, device.cores),
         k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
-    if (plan.splits > 1) {
-      partials_offset = workspace.Place(1, plan.PartialBytes());
-      done_offset = workspace.Place(plan.Tiles(), 4);
-    }
+    partials_offset = workspace.Place(1, plan.PartialBytes());
   }
   Workspace workspace;
   WgmmaPlan plan;
   int64_t k_padded;
   uint64_t x_offset = 0;
   uint64_t partials_offset = 0;
-  uint64_t done_offset = 0;
 };
 
 struct GemmPlan {
@@ -137,7 +133,7 @@ bool IsAligned(const void* data, int64_t stride_bytes) {
 class Matmul {
  public:
   Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace,
-         const DeviceInfo& device, Context& context, Blas& blas, cudaStream_t stream)
+         const DeviceInfo& device, Context& context, Blas& blas, const CudaStream& stream)
       : args_(args),
         spec_(weight.spec()),
         view_(weight.view()),
@@ -145,7 +141,8 @@ class Matmul {
         device_(device),
         context_(context),
         blas_(blas),
-        stream_(stream) {
+        stream_(stream.handle()),
+        counters_(stream.counters()) {
     shape_ = ShapeOf(spec_, args.x.rows, args.x.dtype, args.activation);
     x_.x = args.x.data;
     x_.x_type = static_cast<Element>(args.x.dtype);
@@ -215,14 +212,12 @@ class Matmul {
     launch.y_type = YType();
     launch.y_stride = args_.y.row_stride;
     launch.partials = reinterpret_cast<float*>(workspace_ + places.partials_offset);
-    launch.done = reinterpret_cast<uint32_t*>(workspace_ + places.done_offset);
+    launch.done = counters_;
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16;
     launch.multiprocessors = device_.cores;
-    const int64_t zeroed = places.plan.splits > 1 ? places.plan.Tiles() : 0;
     if (places.plan.Arranged()) {
-      NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(
-          x_, copy, k_padded, launch.done, static_cast<int32_t>(zeroed), stream_)));
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(x_, copy, k_padded, stream_)));
     } else if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
                !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
       NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
@@ -230,7 +225,6 @@ class Matmul {
       launch.x = args_.x.data;
       launch.x_stride = args_.x.row_stride;
     }
-    if (zeroed > 0 && !places.plan.Arranged()) NIBBLE_RETURN_IF_ERROR(Check(cudaMemsetAsync(launch.done, 0, zeroed * 4, stream_)));
     return Check(LaunchWgmma(places.plan, launch));
   }
 
@@ -321,7 +315,6 @@ class Matmul {
       case Codes::kTable:
         return LaunchWgmmaTable(view_, plan, launch, stream_);
       case Codes::kFP8:
-        return LaunchWgmmaFp8(view_, plan, launch, stream_);
       case Codes::kDense:
         break;
     }
@@ -336,6 +329,7 @@ class Matmul {
   Context& context_;
   Blas& blas_;
   cudaStream_t stream_;
+  uint32_t* counters_;
   Shape shape_;
   ActivationArgs x_;
 };
@@ -358,7 +352,7 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                  void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
-                 cudaStream_t stream) {
+                 const CudaStream& stream) {
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();

@@ -75,15 +75,13 @@ __global__ void __launch_bounds__(kActivationThreads)
 
 // As above, and each 32 columns in the order in which wgmma meets the codes of a unit: column
 // 8t + 4s + 2h + j (t < 4, the others < 2) comes to 16s + 8h + 2t + j. A thread takes 8 of the
-// result. `zeroed` words of `zeros` are set to 0.
+// result.
 __global__ void __launch_bounds__(kActivationThreads)
     ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
-                             int32_t k, uint16_t* out, int32_t k_padded, uint32_t* zeros,
-                             int32_t zeroed) {
+                             int32_t k, uint16_t* out, int32_t k_padded) {
   LaunchDependents();
   WaitForDependencies();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
-  if (index < zeroed) zeros[index] = 0;
   const int32_t eights = k_padded / 8;
   if (index >= m * eights) return;
   const int64_t row = index / eights;

@@ -13,8 +13,8 @@
 //        |          zero points; given back on `empty`
 //   registers       decode -> wgmma m64 x kColumns x k16 -> sums * scales -> totals
 //        |
-//   y               + bias; or, where K is split, totals to memory: the block that comes last to a
-//                   tile adds them in the order of the splits.
+//   y               + bias; or, of a tile that blocks share, totals to memory: the block that
+//                   comes last to the tile adds them in the order of K.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMM_WGMMA_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMM_WGMMA_CUH_
 
@@ -45,10 +45,10 @@ struct WgmmaShape {
   static constexpr int kThreads = kMultiplying + 128;
   static constexpr int kProducing = 128;
   // Few rows of x are put in place by the producers, which saves a launch in front of the kernel.
-  static constexpr bool kCopiesRows = kColumns <= 32;
-  static constexpr int kProducerRegisters = kCopiesRows ? 56 : 24;
-  static constexpr int kRegisters = kGroups == 4 ? (kCopiesRows ? 104 : 112)
-                                                 : (kCopiesRows ? 224 : 240);
+  static constexpr bool kCopiesRows = kColumns <= 64;
+  static constexpr int kRowsInFlight = 3;  // stages
+  static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
+  static constexpr int kRegisters = kGroups == 4 ? 112 : 232;
 };
 
 // Where the parts of a stage lie, in bytes.
@@ -62,25 +62,48 @@ struct WgmmaStage {
   static constexpr int kBytes = (kFilled + kWgmmaAlign - 1) / kWgmmaAlign * kWgmmaAlign;
 };
 
-// An item and the units of K that it takes.
-struct WgmmaItem {
-  int32_t row_tile;
-  int32_t column_tile;
-  int32_t split;
-  int32_t first;
-  int32_t end;
+// What a block does: tiles of its own, whole, and before them an equal share of the units of the
+// tiles that are left over, which blocks share.
+struct WgmmaWork {
+  int32_t tile = 0;
+  int32_t first = 0;  // units of K of the tile
+  int32_t end = 0;
 
-  __device__ WgmmaItem(const WgmmaArgs& args, int32_t units, int32_t index) {
-    split = index % args.splits;
-    const int32_t tile = index / args.splits;
-    column_tile = tile % args.column_tiles;
-    row_tile = tile / args.column_tiles;
-    first = static_cast<int32_t>(static_cast<int64_t>(units) * split / args.splits);
-    end = static_cast<int32_t>(static_cast<int64_t>(units) * (split + 1) / args.splits);
+  __device__ WgmmaWork(const WgmmaArgs& args, int32_t units)
+      : shared_at_(ShareBegin(args, units, blockIdx.x)),
+        shared_end_(ShareBegin(args, units, blockIdx.x + 1)),
+        own_(static_cast<int32_t>(blockIdx.x)) {}
+  // Where the share of block `block` begins, in units of the shared tiles.
+  __device__ static int32_t ShareBegin(const WgmmaArgs& args, int32_t units, int64_t block) {
+    const int64_t all = static_cast<int64_t>(args.tiles - args.whole_tiles) * units;
+    return static_cast<int32_t>(all * block / gridDim.x);
   }
-  __device__ static int32_t Count(const WgmmaArgs& args) {
-    return args.row_tiles * args.column_tiles * args.splits;
+  // The block whose share holds this unit.
+  __device__ static int32_t BlockOf(const WgmmaArgs& args, int32_t units, int64_t unit) {
+    const int64_t all = static_cast<int64_t>(args.tiles - args.whole_tiles) * units;
+    return static_cast<int32_t>(((unit + 1) * gridDim.x - 1) / all);
   }
+  __device__ bool Next(const WgmmaArgs& args, int32_t units) {
+    if (shared_at_ < shared_end_) {
+      const int32_t of_tile = shared_at_ / units * units;
+      tile = args.whole_tiles + shared_at_ / units;
+      first = shared_at_ - of_tile;
+      end = min(units, shared_end_ - of_tile);
+      shared_at_ = of_tile + end;
+      return true;
+    }
+    if (own_ >= args.whole_tiles) return false;
+    tile = own_;
+    first = 0;
+    end = units;
+    own_ += static_cast<int32_t>(gridDim.x);
+    return true;
+  }
+
+ private:
+  int32_t shared_at_;
+  int32_t shared_end_;
+  int32_t own_;
 };
 
 // The stages' barriers of a block.
@@ -100,66 +123,25 @@ struct WgmmaSlot {
   }
 };
 
-// Rows of x as the producers put them in place: 8 columns of 4 rows by 8 lanes each, so that no two
-// lanes of a store meet in a bank. A thread has the same columns of every eighth row.
+// Rows of x put in place by the producing warpgroup, each warp 128 contiguous bytes at a time: a
+// copy is 2 columns. Arrangement and swizzle spread a warp over all banks.
 template <class Shape>
-struct WgmmaRows {
-  static constexpr int kCount = Shape::kColumns / 8;
-  uint4 eights[kCount];
-
-  __device__ static int Row(int thread) { return thread / 64 * 4 + thread % 32 / 8; }
-  __device__ static int Half(int thread) { return thread / 32 % 2; }
-
-  // `row` is this thread's first, `column` its first of it.
-  __device__ void Load(const WgmmaArgs& args, int32_t row, int32_t column) {
-    const auto* from = static_cast<const uint16_t*>(args.x) + row * args.x_stride + column;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (row + 8 * i >= args.m) continue;
-      eights[i] = __ldg(reinterpret_cast<const uint4*>(from + 8 * i * args.x_stride));
-    }
+__device__ inline void CopyRows(const WgmmaArgs& args, int32_t first_row, int32_t unit,
+                                uint32_t stage, int half_bytes, int thread) {
+  const int lane = thread % 32;
+  const int warp = thread / 32;
+  const int chunk = lane / 16 * 4 + lane % 4;  // of 16 bytes in the arranged row
+  const int half = warp % 2;
+  const auto* from = static_cast<const uint32_t*>(args.x) +
+                     (unit * kUnitInputs + half * 64) / 2 + lane;
+#pragma unroll 4
+  for (int row = warp / 2; row < Shape::kColumns; row += 2) {
+    if (first_row + row >= args.m) break;  // what such a row holds is never stored to y
+    CopyShared4Bytes(stage + half * half_bytes + row * 128 + ((chunk ^ (row & 7)) << 4) +
+                         lane / 4 % 4 * 4,
+                     from + (first_row + row) * (args.x_stride / 2));
   }
-  // Where a thread's first eight goes in a stage; three more parts of it differ in bits 4 and 5.
-  __device__ static uint32_t Place(int half_bytes, int thread) {
-    const int row = Row(thread);
-    return Half(thread) * half_bytes + row * 128 + (((thread % 8 / 4 * 4) ^ row) << 4) +
-           thread % 4 * 4;
-  }
-  // What a row past the last one holds is never stored to y.
-  __device__ void Store(uint32_t place) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const uint32_t at = place + i * 1024;
-      StoreShared4Bytes(at, eights[i].x);
-      StoreShared4Bytes(at ^ 16, eights[i].y);
-      StoreShared4Bytes(at ^ 32, eights[i].z);
-      StoreShared4Bytes(at ^ 48, eights[i].w);
-    }
-  }
-};
-
-// Steps through the units of a block's items.
-struct WgmmaCursor {
-  int32_t index;
-  int32_t row_tile;
-  int32_t column_tile;
-  int32_t unit;
-  int32_t end;
-
-  __device__ WgmmaCursor(const WgmmaArgs& args, int32_t units) { Begin(args, units, blockIdx.x); }
-  __device__ void Begin(const WgmmaArgs& args, int32_t units, int32_t item_index) {
-    index = item_index;
-    const WgmmaItem item(args, units, index);
-    row_tile = item.row_tile;
-    column_tile = item.column_tile;
-    unit = item.first;
-    end = item.end;
-  }
-  __device__ bool Valid(const WgmmaArgs& args) const { return index < WgmmaItem::Count(args); }
-  __device__ void Next(const WgmmaArgs& args, int32_t units) {
-    if (++unit == end) Begin(args, units, index + static_cast<int32_t>(gridDim.x));
-  }
-};
+}
 
 // The producing warpgroup. The weights of the first stages are on their way before x is there.
 template <class Unit, class Shape>
@@ -168,68 +150,67 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
                                      uint32_t empty) {
   using Stage = WgmmaStage<Unit, Shape>;
   constexpr bool kCopies = Shape::kCopiesRows;
+  constexpr int kInFlight = Shape::kRowsInFlight;
   const int thread = threadIdx.x - Shape::kMultiplying;
   if (!kCopies && thread > 0) return;
   const bool leads = thread == 0;
   const uint64_t once = args.column_tiles == 1 ? EvictFirstPolicy() : EvictNormalPolicy();
   const uint64_t again = EvictNormalPolicy();
-  const auto copy_weights = [&](const WgmmaCursor& of, int stage) {
+  const auto copy_weights = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
     const uint32_t barrier = full + stage * 8;
-    const int32_t tile = of.row_tile * Shape::kTiles;
+    const int32_t tile16 = tile / args.column_tiles * Shape::kTiles;
     ArriveExpecting(barrier, Stage::kFilled - (kCopies ? Stage::kCodesAt : 0));
-    TensorCopy3(to + Stage::kCodesAt, &maps.codes, 0, of.unit, tile, barrier, once);
-    if constexpr (Unit::kScaleBytes > 0) {
-      constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
-      TensorCopy2(to + Stage::kScalesAt, &maps.scales, of.unit * kScalesOfUnit, tile, barrier,
-                  once);
-    }
+    TensorCopy3(to + Stage::kCodesAt, &maps.codes, 0, unit, tile16, barrier, once);
+    constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
+    TensorCopy2(to + Stage::kScalesAt, &maps.scales, unit * kScalesOfUnit, tile16, barrier, once);
     if constexpr (Unit::kZeroBytes > 0) {
-      TensorCopy2(to + Stage::kZerosAt, &maps.zero_points, of.unit * Unit::kZeroBytes, tile,
+      TensorCopy2(to + Stage::kZerosAt, &maps.zero_points, unit * Unit::kZeroBytes, tile16,
                   barrier, once);
     }
   };
-  const auto copy_x = [&](const WgmmaCursor& of, int stage) {
+  const auto copy_x = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
-    const uint32_t barrier = full + stage * 8;
-    const int32_t row = of.column_tile * Shape::kColumns;
-    TensorCopy2(to, &maps.x, of.unit * kUnitInputs, row, barrier, again);
-    TensorCopy2(to + Stage::kHalfBytes, &maps.x, of.unit * kUnitInputs + 64, row, barrier, again);
+    const int32_t row = tile % args.column_tiles * Shape::kColumns;
+    if constexpr (kCopies) {
+      CopyRows<Shape>(args, row, unit, to, Stage::kHalfBytes, thread);
+    } else {
+      const uint32_t barrier = full + stage * 8;
+      TensorCopy2(to, &maps.x, unit * kUnitInputs, row, barrier, again);
+      TensorCopy2(to + Stage::kHalfBytes, &maps.x, unit * kUnitInputs + 64, row, barrier, again);
+    }
   };
-  WgmmaCursor cursor(args, w.units);
-  const int early = min(args.stages, cursor.end - cursor.unit);
+  WgmmaWork work(args, w.units);
+  if (!work.Next(args, w.units)) return;
+  const int early = min(args.stages, work.end - work.first);
   if (leads) {
-    WgmmaCursor ahead = cursor;
-    for (int i = 0; i < early; ++i, ahead.Next(args, w.units)) copy_weights(ahead, i);
+    for (int i = 0; i < early; ++i) copy_weights(work.tile, work.first + i, i);
   }
   WaitForDependencies();
-  const uint32_t place = ring + WgmmaRows<Shape>::Place(Stage::kHalfBytes, thread);
-  const int row = WgmmaRows<Shape>::Row(thread);
-  const int column = WgmmaRows<Shape>::Half(thread) * 64 + thread % 8 * 8;
-  WgmmaRows<Shape> rows;
-  if constexpr (kCopies) {
-    rows.Load(args, cursor.column_tile * Shape::kColumns + row, cursor.unit * kUnitInputs + column);
-  }
   WgmmaSlot slot;  // the first phase of `empty` ends with the first use of a stage
-  for (int fill = 0; cursor.Valid(args); ++fill) {
-    if (fill >= args.stages) WaitBarrier(empty + slot.stage * 8, slot.parity ^ 1);
-    if (leads && fill >= early) copy_weights(cursor, slot.stage);
-    if constexpr (kCopies) {
-      cursor.Next(args, w.units);
-      WgmmaRows<Shape> next;
-      if (cursor.Valid(args)) {
-        next.Load(args, cursor.column_tile * Shape::kColumns + row,
-                  cursor.unit * kUnitInputs + column);
+  int fill = 0;
+  int copied = 0;  // stage whose rows have been copied, kInFlight behind
+  const auto hand_over = [&] {
+    FenceAsyncProxy();
+    Arrive(full + copied * 8);
+    copied = copied + 1 == args.stages ? 0 : copied + 1;
+  };
+  do {
+    for (int32_t unit = work.first; unit < work.end; ++unit, ++fill) {
+      if (fill >= args.stages) WaitBarrier(empty + slot.stage * 8, slot.parity ^ 1);
+      if (leads && fill >= early) copy_weights(work.tile, unit, slot.stage);
+      copy_x(work.tile, unit, slot.stage);
+      slot.Advance(args.stages);
+      if constexpr (kCopies) {
+        CommitCopies();
+        WaitCopies<kInFlight>();
+        if (fill >= kInFlight) hand_over();
       }
-      rows.Store(place + slot.stage * Stage::kBytes);
-      FenceAsyncProxy();
-      Arrive(full + slot.stage * 8);
-      rows = next;
-    } else {
-      copy_x(cursor, slot.stage);
-      cursor.Next(args, w.units);
     }
-    slot.Advance(args.stages);
+  } while (work.Next(args, w.units));
+  if constexpr (kCopies) {
+    WaitCopies<0>();
+    for (int i = min(fill, kInFlight); i > 0; --i) hand_over();
   }
 }
 
@@ -250,33 +231,28 @@ __device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
     const int32_t output = n + 8 * high;
     if (output >= w.n) continue;
     const float bias = w.bias == nullptr ? 0.0f : w.bias[output];
-    float scale = 1.0f;
-    if constexpr (Unit::kScalesPerUnit == 0) {
-      scale = static_cast<const float*>(w.scales)[w.rows_per_scale == 1 ? output : 0];
-    }
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
       const int32_t of_x = row + i / 2 * 8 + i % 2;
       if (of_x >= args.m) continue;
       float sum = __fmul_rn(totals[i / 2 * 4 + i % 2 + 2 * high], Unit::kUnscale);
-      if constexpr (Unit::kScalesPerUnit == 0) sum = __fmul_rn(sum, scale);
       if (w.bias != nullptr) sum = __fadd_rn(sum, bias);
       StoreElement(args.y, args.y_type, of_x * args.y_stride + output, sum);
     }
   }
 }
 
-// Leaves a split's totals in memory. True, with the sum of all splits in `totals`, in the block
-// that comes last to the tile.
+// Leaves a block's totals of its units of a shared tile in memory. True, with the sum over all the
+// blocks in `of`, in the one that comes last. A block begins at most one tile and ends at most one:
+// it has two places.
 template <class Shape>
-__device__ inline bool CombineSplits(const WgmmaArgs& args, const WgmmaItem& item,
+__device__ inline bool CombineShares(const WgmmaArgs& args, const WgmmaWork& work, int32_t units,
                                      float (&of)[Shape::kHeight][Shape::kColumns / 2],
                                      uint32_t* last) {
   constexpr int kVectors = Shape::kHeight * Shape::kColumns / 8;
   float* totals = &of[0][0];
-  const int32_t tile = item.row_tile * args.column_tiles + item.column_tile;
-  const auto at = [&](int32_t split, int vector) {
-    const int64_t index = (static_cast<int64_t>(tile) * args.splits + split) * kVectors + vector;
+  const auto at = [&](int32_t block, bool begins, int vector) {
+    const int64_t index = (static_cast<int64_t>(block) * 2 + (begins ? 1 : 0)) * kVectors + vector;
     return reinterpret_cast<float4*>(args.partials) + index * Shape::kMultiplying + threadIdx.x;
   };
   const auto barrier = [] {
@@ -284,30 +260,35 @@ __device__ inline bool CombineSplits(const WgmmaArgs& args, const WgmmaItem& ite
   };
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    __stcg(at(item.split, i), make_float4(totals[4 * i], totals[4 * i + 1], totals[4 * i + 2],
-                                          totals[4 * i + 3]));
+    __stcg(at(blockIdx.x, work.first == 0, i),
+           make_float4(totals[4 * i], totals[4 * i + 1], totals[4 * i + 2], totals[4 * i + 3]));
   }
+  const int32_t shared_tile = work.tile - args.whole_tiles;
+  const int64_t first_unit = static_cast<int64_t>(shared_tile) * units;
+  const int32_t first_block = WgmmaWork::BlockOf(args, units, first_unit);
+  const int32_t last_block = WgmmaWork::BlockOf(args, units, first_unit + units - 1);
   __threadfence();
   barrier();
   if (threadIdx.x == 0) {
-    *last = atomicAdd(args.done + tile, 1u) + 1 == static_cast<uint32_t>(args.splits) ? 1 : 0;
-    if (*last != 0) args.done[tile] = 0;
+    const auto blocks = static_cast<uint32_t>(last_block - first_block + 1);
+    *last = atomicAdd(args.done + shared_tile, 1u) + 1 == blocks ? 1 : 0;
+    if (*last != 0) args.done[shared_tile] = 0;
   }
   barrier();
-  const bool is_last = *last != 0;
-  if (!is_last) return false;
+  if (*last == 0) return false;
   __threadfence();
 #pragma unroll
   for (int i = 0; i < 4 * kVectors; ++i) totals[i] = 0.0f;
-#pragma unroll 4
-  for (int32_t split = 0; split < args.splits; ++split) {
+  for (int32_t block = first_block; block <= last_block; ++block) {
+    float4 parts[kVectors];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) parts[i] = __ldcg(at(block, block == first_block, i));
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const float4 part = __ldcg(at(split, i));
-      totals[4 * i] = __fadd_rn(totals[4 * i], part.x);
-      totals[4 * i + 1] = __fadd_rn(totals[4 * i + 1], part.y);
-      totals[4 * i + 2] = __fadd_rn(totals[4 * i + 2], part.z);
-      totals[4 * i + 3] = __fadd_rn(totals[4 * i + 3], part.w);
+      totals[4 * i] = __fadd_rn(totals[4 * i], parts[i].x);
+      totals[4 * i + 1] = __fadd_rn(totals[4 * i + 1], parts[i].y);
+      totals[4 * i + 2] = __fadd_rn(totals[4 * i + 2], parts[i].z);
+      totals[4 * i + 3] = __fadd_rn(totals[4 * i + 3], parts[i].w);
     }
   }
   return true;
@@ -323,7 +304,7 @@ __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, co
     uint32_t low[4];
     uint32_t high[4];
     unit.Decode(w, table, block, low, high);
-    if constexpr (kScaled && Unit::kScalesPerUnit > 0) {
+    if constexpr (kScaled) {
       constexpr uint32_t kMinusZero = 0x80008000u;
       const float2 scale = unit.Scale(w, block * Unit::kScalesPerUnit / 4);
       const uint32_t low_scale = Pairs::Splat(scale.x);
@@ -354,7 +335,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   constexpr int kHeight = Shape::kHeight;
   constexpr int kScales = Unit::kScalesPerUnit;
   // Sums over the whole K need no totals beside them.
-  constexpr bool kTotals = kScales > 0 && !Shape::kScaled;
+  constexpr bool kTotals = !Shape::kScaled;
   constexpr int kParts = kScales > 2 ? 4 : 2;  // of a unit, multiplied in turn
   constexpr int kBlocks = 4 / kParts;          // of 32 inputs in a part
   extern __shared__ __align__(1024) uint32_t shared_words[];
@@ -398,16 +379,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   float sums[kHeight][kColumns / 2];
   float totals[kTotals ? kHeight : 1][kTotals ? kColumns / 2 : 1];
   uint32_t a[2][kBlocks * 2][4];
-  const int32_t items = WgmmaItem::Count(args);
-  for (int32_t index = blockIdx.x; index < items; index += gridDim.x) {
-    const WgmmaItem item(args, w.units, index);
+  WgmmaWork work(args, w.units);
+  while (work.Next(args, w.units)) {
     if constexpr (kTotals) {
 #pragma unroll
       for (int i = 0; i < kHeight * kColumns / 2; ++i) (&totals[0][0])[i] = 0.0f;
     }
     float2 scale[kHeight] = {};  // of the sums
     int before = -1;             // the stage that they are of
-    for (int32_t unit = item.first; unit < item.end; ++unit) {
+    for (int32_t unit = work.first; unit < work.end; ++unit) {
       const uint32_t offset = slot.stage * Stage::kBytes;
       WaitBarrier(full + slot.stage * 8, slot.parity);
       Unit now[kHeight];
@@ -425,6 +405,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         auto& fragments = a[turn % 2];
         DecodePart<Pairs, Unit, Shape::kScaled, kBlocks>(w, shared_words, now[h], part, fragments);
         const bool starts = kTotals && part * kScales % kParts == 0;
+        if (kHeight > 1) {
+          WgmmaWait<0>();
+          HoldRegisters(a[(turn + 1) % 2]);
+          HoldRegisters(sums[0]);
+          HoldRegisters(sums[kHeight - 1]);
+          if (!kTotals && turn == 0 && before >= 0) give_back(before);
+        }
         if (starts && (part > 0 || before >= 0)) {
           WgmmaWait<0>();
           HoldRegisters(sums[h]);
@@ -443,10 +430,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                 x + at / 4 * (Stage::kHalfBytes >> 4) + at % 4 * kSwizzledStep, from_zero ? 0 : 1);
         }
         WgmmaCommit();
-        WgmmaWait<1>();
-        HoldRegisters(a[(turn + 1) % 2]);
+        if (kHeight == 1) {
+          WgmmaWait<1>();
+          HoldRegisters(a[(turn + 1) % 2]);
+        }
         if constexpr (kTotals) scale[h] = now[h].Scale(w, part * kScales / kParts);
-        if (!kTotals && turn == 0 && before >= 0) give_back(before);
+        if (!kTotals && kHeight == 1 && turn == 0 && before >= 0) give_back(before);
       }
       before = slot.stage;
       slot.Advance(stages);
@@ -455,10 +444,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (before >= 0) give_back(before);
 #pragma unroll
     for (int h = 0; h < kHeight; ++h) HoldRegisters(sums[h]);
-    const int32_t n = item.row_tile * Shape::kRows + first_tile * kUnitRows + lane / 4;
-    const int32_t row = item.column_tile * kColumns + lane % 4 * 2;
+    const int32_t n =
+        work.tile / args.column_tiles * Shape::kRows + first_tile * kUnitRows + lane / 4;
+    const int32_t row = work.tile % args.column_tiles * kColumns + lane % 4 * 2;
     const auto finish = [&](float(&result)[kHeight][kColumns / 2]) {
-      if (args.splits > 1 && !CombineSplits<Shape>(args, item, result, &last)) return;
+      const bool whole = work.end - work.first == w.units;
+      if (!whole && !CombineShares<Shape>(args, work, w.units, result, &last)) return;
 #pragma unroll
       for (int h = 0; h < kHeight; ++h) {
         StoreTotals<Unit, kColumns>(w, args, result[h], n + h * kWgmmaRows, row);

@@ -16,8 +16,8 @@ struct WgmmaMaps {
   CUtensorMap zero_points;
 };
 
-// Work is divided in items of one tile of outputs, one tile of rows of x and one range of K, in
-// this order, the last fastest.
+// y is divided in tiles, those of the same outputs and other rows of x beside each other. A block
+// takes every gridDim.x-th of the first whole_tiles; all blocks share the others equally.
 struct WgmmaArgs {
   const void* x = nullptr;  // [m, units * 128] as it came, where the kernel copies rows itself
   int64_t x_stride = 0;
@@ -25,12 +25,12 @@ struct WgmmaArgs {
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
   int32_t m = 0;
-  int32_t row_tiles = 1;     // of outputs
   int32_t column_tiles = 1;  // of rows of x
-  int32_t splits = 1;        // ranges of K
+  int32_t tiles = 1;
+  int32_t whole_tiles = 0;
   int32_t stages = 2;
-  // With more than one split: sums of [tile][split] in the order of the threads, and how many
-  // splits of each tile are done, which begin and end as 0.
+  // Of the shared tiles: sums of two shares of each block in the order of the threads, and how many
+  // blocks have come to each tile, which begins and ends as 0.
   float* partials = nullptr;
   uint32_t* done = nullptr;
 };

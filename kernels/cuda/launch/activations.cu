@@ -1,7 +1,5 @@
 #include "kernels/cuda/launch/activations.h"
 
-#include <algorithm>
-
 #include "kernels/cuda/device/activations.cuh"
 #include "kernels/cuda/launch/dependent_launch.h"
 #include "kernels/cuda/launch/grid.h"
@@ -23,11 +21,11 @@ cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t 
 }
 
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
-                                     uint32_t* zeros, int32_t zeroed, cudaStream_t stream) {
-  const dim3 grid = GridFor(std::max<int64_t>(args.m * (k_padded / 8), zeroed), kActivationThreads);
+                                     cudaStream_t stream) {
+  const dim3 grid = GridFor(args.m * (k_padded / 8), kActivationThreads);
   return LaunchDependent(ArrangeActivationsKernel, grid, dim3(kActivationThreads), 0, stream,
                          static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.m,
-                         args.k, static_cast<uint16_t*>(out), k_padded, zeros, zeroed);
+                         args.k, static_cast<uint16_t*>(out), k_padded);
 }
 
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,

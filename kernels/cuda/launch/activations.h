@@ -13,10 +13,9 @@ cudaError_t LaunchWidenActivations(const ActivationArgs& args, float* out, cudaS
 cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t k_padded,
                                  cudaStream_t stream);
 
-// The same with the columns arranged for wgmma; k_padded is a multiple of 32. Sets `zeroed` words of
-// `zeros`, which may be none, to 0.
+// The same with the columns arranged for wgmma; k_padded is a multiple of 32.
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
-                                     uint32_t* zeros, int32_t zeroed, cudaStream_t stream);
+                                     cudaStream_t stream);
 
 // F16 x = high + low, both BF16 [m, k_padded].
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,

@@ -13,12 +13,15 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors) {
   if (const char* e = getenv("NIBBLE_HEIGHT")) height = columns == 128 ? atoi(e) : 1;
   if (const char* e = getenv("NIBBLE_SCALED")) scaled = columns >= 64 && atoi(e) != 0;
   const int64_t rows = int64_t{groups} * height * 64;
-  row_tiles = (n + rows - 1) / rows;
   column_tiles = (m + columns - 1) / columns;
-  const int64_t most = std::max<int64_t>(1, units / 2);
-  splits = static_cast<int>(std::clamp<int64_t>(multiprocessors / std::max<int64_t>(1, Tiles()), 1,
-                                                std::min<int64_t>(most, 16)));
-  if (const char* e = getenv("NIBBLE_SPLITS")) splits = atoi(e);
+  tiles = (n + rows - 1) / rows * column_tiles;
+  const int64_t left = tiles % multiprocessors;
+  whole_tiles = tiles - left;
+  // Units of K that a share has at least.
+  int64_t least = 2;
+  if (const char* e = getenv("NIBBLE_LEAST")) least = atoi(e);
+  blocks = static_cast<int>(whole_tiles > 0 ? multiprocessors : std::min<int64_t>(multiprocessors, std::max<int64_t>(1, tiles * units / least)));
+  if (const char* e = getenv("NIBBLE_SHARE"); e && atoi(e) == 0) { whole_tiles = tiles; blocks = std::min<int64_t>(tiles, multiprocessors); }
 }
 
 }  // namespace nibble::cuda

@@ -11,19 +11,19 @@ namespace nibble::cuda {
 // How the wgmma kernel divides y [m, N] and K over the blocks.
 struct WgmmaPlan {
   int columns = 0;  // rows of x a block takes at a time: 16, 32, 64 or 128
-  int groups = 0;   // warpgroups, of 64 outputs each
-  int height = 1;   // times 64 outputs of a warpgroup
-  bool scaled = false;
-  int64_t row_tiles = 0;
+  int groups = 0;   // warpgroups
+  int height = 1;   // times 64 outputs of each of them
+  bool scaled = false;  // weights are scaled, and rounded, before they are multiplied
   int64_t column_tiles = 0;
-  int splits = 1;
+  int64_t tiles = 0;
+  int64_t whole_tiles = 0;  // the others are shared by all blocks
+  int blocks = 0;
 
   WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
   // Whether x has to be arranged by LaunchArrangeActivations.
-  bool Arranged() const { return columns > 32; }
-  int64_t Tiles() const { return row_tiles * column_tiles; }
+  bool Arranged() const { return columns > 64; }
   int64_t PartialBytes() const {
-    return splits > 1 ? Tiles() * splits * groups * height * 64 * columns * 4 : 0;
+    return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * height * 64 * columns * 4 : 0;
   }
 };
 
@@ -35,7 +35,7 @@ struct WgmmaLaunch {
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
   float* partials = nullptr;  // PartialBytes of the plan
-  uint32_t* done = nullptr;   // Tiles of the plan, all 0
+  uint32_t* done = nullptr;   // a word for each shared tile, all 0 before and after
   int scales_per_unit = 1;    // core::ScalesPerUnit of the weight, not 0
   bool f16 = false;           // x is F16, else BF16
   int multiprocessors = 1;
@@ -46,8 +46,6 @@ cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchWgmmaFp8(const WeightView& view, const WgmmaPlan& plan,
-                           const WgmmaLaunch& launch, cudaStream_t stream);
 
 }  // namespace nibble::cuda
 

@@ -33,8 +33,7 @@ cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaM
 
   // 256 elements are the most that a box may have in one dimension.
   TensorBox codes;
-  codes.type = Unit::kCodeBytes == 1024 ? CU_TENSOR_MAP_DATA_TYPE_UINT32
-                                        : CU_TENSOR_MAP_DATA_TYPE_UINT64;
+  codes.type = CU_TENSOR_MAP_DATA_TYPE_UINT32;
   codes.rank = 3;
   codes.size[0] = 256;
   codes.size[1] = units;
@@ -85,9 +84,9 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   args.y_type = launch.y_type;
   args.y_stride = launch.y_stride;
   args.m = static_cast<int32_t>(launch.m);
-  args.row_tiles = static_cast<int32_t>(plan.row_tiles);
   args.column_tiles = static_cast<int32_t>(plan.column_tiles);
-  args.splits = plan.splits;
+  args.tiles = static_cast<int32_t>(plan.tiles);
+  args.whole_tiles = static_cast<int32_t>(plan.whole_tiles);
   args.stages = std::min(kWgmmaMaxStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
   if (const char* e = getenv("NIBBLE_STAGES")) args.stages = std::min(args.stages, atoi(e));
   args.partials = launch.partials;
@@ -97,9 +96,7 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaSharedBytes);
   if (error != cudaSuccess) return error;
-  const int64_t items = plan.Tiles() * plan.splits;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(items, launch.multiprocessors));
-  return LaunchDependent(kernel, dim3(blocks), dim3(Shape::kThreads),
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
                          static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
                          args, maps);
 }
