@@ -206,7 +206,6 @@ class Matmul {
     const auto k_padded = static_cast<int32_t>(places.k_padded);
     WgmmaLaunch launch;
     launch.x = copy;
-    launch.x_stride = places.k_padded;
     launch.m = shape_.m;
     launch.y = args_.y.data;
     launch.y_type = YType();
@@ -216,15 +215,7 @@ class Matmul {
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16;
     launch.multiprocessors = device_.cores;
-    if (places.plan.Arranged()) {
-      NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(x_, copy, k_padded, stream_)));
-    } else if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
-               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
-      NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
-    } else {
-      launch.x = args_.x.data;
-      launch.x_stride = args_.x.row_stride;
-    }
+    NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(x_, copy, k_padded, stream_)));
     return Check(LaunchWgmma(places.plan, launch));
   }
 

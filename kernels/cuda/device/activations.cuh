@@ -74,8 +74,9 @@ __global__ void __launch_bounds__(kActivationThreads)
 }
 
 // As above, and each 32 columns in the order in which wgmma meets the codes of a unit: column
-// 8t + 4s + 2h + j (t < 4, the others < 2) comes to 16s + 8h + 2t + j. A thread takes 8 of the
-// result.
+// 8t + 4s + 2h + j (t < 4, the others < 2) comes to 16s + 8h + 2t + j. A thread moves 8 columns.
+// kWhole: in 16 bytes, where they are as they come, aligned, and no fewer.
+template <bool kWhole>
 __global__ void __launch_bounds__(kActivationThreads)
     ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
                              int32_t k, uint16_t* out, int32_t k_padded) {
@@ -86,20 +87,25 @@ __global__ void __launch_bounds__(kActivationThreads)
   if (index >= m * eights) return;
   const int64_t row = index / eights;
   const auto eight = static_cast<int32_t>(index % eights);
-  const int32_t first = eight / 4 * 32 + eight % 4 * 2;
   uint32_t pairs[4];
+  if constexpr (kWhole) {
+    const uint4 v = *reinterpret_cast<const uint4*>(x + row * x_stride + eight * 8);
+    pairs[0] = v.x;
+    pairs[1] = v.y;
+    pairs[2] = v.z;
+    pairs[3] = v.w;
+  } else {
 #pragma unroll
-  for (int t = 0; t < 4; ++t) {
-    uint32_t elements[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int32_t col = first + 8 * t + j;
+    for (int i = 0; i < 8; ++i) {
+      const int32_t col = eight * 8 + i;
       const int32_t from = order == nullptr || col >= k ? col : order[col];
-      elements[j] = col < k ? x[row * x_stride + from] : 0u;
+      const uint32_t element = col < k ? x[row * x_stride + from] : 0u;
+      pairs[i / 2] = i % 2 == 0 ? element : pairs[i / 2] | element << 16;
     }
-    pairs[t] = elements[0] | elements[1] << 16;
   }
-  reinterpret_cast<uint4*>(out)[index] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  auto* to = reinterpret_cast<uint32_t*>(out + row * k_padded + eight / 4 * 32) + eight % 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i * 4] = pairs[i];
 }
 
 // x in `order` (may be null) = high + low exactly, both BF16: 11 significant bits are 8 and the

@@ -44,20 +44,8 @@ __device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
   return v;
 }
 
-// 4 bytes, in this thread's order of copies.
-__device__ inline void CopyShared4Bytes(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
-}
-__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending committed groups of this thread are on their way.
-template <int kPending>
-__device__ inline void WaitCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// Makes this thread's stores to shared memory visible to what reads it asynchronously (wgmma).
-__device__ inline void FenceAsyncProxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+__device__ inline void StoreShared2Bytes(uint32_t to, uint16_t value) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(value) : "memory");
 }
 
 // A barrier whose phase ends after `arrivals` arrivals and the bytes expected in it.

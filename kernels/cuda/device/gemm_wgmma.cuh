@@ -41,14 +41,17 @@ struct WgmmaShape {
   static constexpr int kRows = kGroups * kHeight * kWgmmaRows;
   static constexpr int kTiles = kRows / kUnitRows;
   static constexpr int kMultiplying = kGroups * 128;  // threads
+  // Fragments of 32 inputs instead of 64 leave registers for the sums.
+  static constexpr bool kSmallParts = kGroups == 4 && (kScaled || kColumns > 32);
   // The producer is a warpgroup too, so that it can pass its registers on.
   static constexpr int kThreads = kMultiplying + 128;
-  static constexpr int kProducing = 128;
-  // Few rows of x are put in place by the producers, which saves a launch in front of the kernel.
-  static constexpr bool kCopiesRows = kColumns <= 64;
-  static constexpr int kRowsInFlight = 3;  // stages
   static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
   static constexpr int kRegisters = kGroups == 4 ? 112 : 232;
+  // Of y, between registers and memory: rows of x at a time, bytes from one to the next (lanes of a
+  // store meet in no bank), and bytes of a warpgroup.
+  static constexpr int kStagedColumns = kColumns >= 32 ? 32 : 0;
+  static constexpr int kStagedPitch = kWgmmaRows * 2 + 16;
+  static constexpr int kStagingBytes = kStagedColumns * kStagedPitch;
 };
 
 // Where the parts of a stage lie, in bytes.
@@ -123,44 +126,19 @@ struct WgmmaSlot {
   }
 };
 
-// Rows of x put in place by the producing warpgroup, each warp 128 contiguous bytes at a time: a
-// copy is 2 columns. Arrangement and swizzle spread a warp over all banks.
-template <class Shape>
-__device__ inline void CopyRows(const WgmmaArgs& args, int32_t first_row, int32_t unit,
-                                uint32_t stage, int half_bytes, int thread) {
-  const int lane = thread % 32;
-  const int warp = thread / 32;
-  const int chunk = lane / 16 * 4 + lane % 4;  // of 16 bytes in the arranged row
-  const int half = warp % 2;
-  const auto* from = static_cast<const uint32_t*>(args.x) +
-                     (unit * kUnitInputs + half * 64) / 2 + lane;
-#pragma unroll 4
-  for (int row = warp / 2; row < Shape::kColumns; row += 2) {
-    if (first_row + row >= args.m) break;  // what such a row holds is never stored to y
-    CopyShared4Bytes(stage + half * half_bytes + row * 128 + ((chunk ^ (row & 7)) << 4) +
-                         lane / 4 % 4 * 4,
-                     from + (first_row + row) * (args.x_stride / 2));
-  }
-}
-
-// The producing warpgroup. The weights of the first stages are on their way before x is there.
+// The producing thread. The weights of the first stages are on their way before x is there.
 template <class Unit, class Shape>
 __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
                                      const WgmmaMaps& maps, uint32_t ring, uint32_t full,
                                      uint32_t empty) {
   using Stage = WgmmaStage<Unit, Shape>;
-  constexpr bool kCopies = Shape::kCopiesRows;
-  constexpr int kInFlight = Shape::kRowsInFlight;
-  const int thread = threadIdx.x - Shape::kMultiplying;
-  if (!kCopies && thread > 0) return;
-  const bool leads = thread == 0;
   const uint64_t once = args.column_tiles == 1 ? EvictFirstPolicy() : EvictNormalPolicy();
   const uint64_t again = EvictNormalPolicy();
   const auto copy_weights = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
     const uint32_t barrier = full + stage * 8;
     const int32_t tile16 = tile / args.column_tiles * Shape::kTiles;
-    ArriveExpecting(barrier, Stage::kFilled - (kCopies ? Stage::kCodesAt : 0));
+    ArriveExpecting(barrier, Stage::kFilled);
     TensorCopy3(to + Stage::kCodesAt, &maps.codes, 0, unit, tile16, barrier, once);
     constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
     TensorCopy2(to + Stage::kScalesAt, &maps.scales, unit * kScalesOfUnit, tile16, barrier, once);
@@ -171,47 +149,29 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
   };
   const auto copy_x = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
+    const uint32_t barrier = full + stage * 8;
     const int32_t row = tile % args.column_tiles * Shape::kColumns;
-    if constexpr (kCopies) {
-      CopyRows<Shape>(args, row, unit, to, Stage::kHalfBytes, thread);
-    } else {
-      const uint32_t barrier = full + stage * 8;
-      TensorCopy2(to, &maps.x, unit * kUnitInputs, row, barrier, again);
-      TensorCopy2(to + Stage::kHalfBytes, &maps.x, unit * kUnitInputs + 64, row, barrier, again);
-    }
+    TensorCopy2(to, &maps.x, unit * kUnitInputs, row, barrier, again);
+    TensorCopy2(to + Stage::kHalfBytes, &maps.x, unit * kUnitInputs + 64, row, barrier, again);
   };
   WgmmaWork work(args, w.units);
   if (!work.Next(args, w.units)) return;
   const int early = min(args.stages, work.end - work.first);
-  if (leads) {
-    for (int i = 0; i < early; ++i) copy_weights(work.tile, work.first + i, i);
-  }
+  for (int i = 0; i < early; ++i) copy_weights(work.tile, work.first + i, i);
   WaitForDependencies();
+  for (int i = 0; i < early; ++i) copy_x(work.tile, work.first + i, i);
   WgmmaSlot slot;  // the first phase of `empty` ends with the first use of a stage
   int fill = 0;
-  int copied = 0;  // stage whose rows have been copied, kInFlight behind
-  const auto hand_over = [&] {
-    FenceAsyncProxy();
-    Arrive(full + copied * 8);
-    copied = copied + 1 == args.stages ? 0 : copied + 1;
-  };
   do {
     for (int32_t unit = work.first; unit < work.end; ++unit, ++fill) {
-      if (fill >= args.stages) WaitBarrier(empty + slot.stage * 8, slot.parity ^ 1);
-      if (leads && fill >= early) copy_weights(work.tile, unit, slot.stage);
-      copy_x(work.tile, unit, slot.stage);
-      slot.Advance(args.stages);
-      if constexpr (kCopies) {
-        CommitCopies();
-        WaitCopies<kInFlight>();
-        if (fill >= kInFlight) hand_over();
+      if (fill >= early) {
+        if (fill >= args.stages) WaitBarrier(empty + slot.stage * 8, slot.parity ^ 1);
+        copy_weights(work.tile, unit, slot.stage);
+        copy_x(work.tile, unit, slot.stage);
       }
+      slot.Advance(args.stages);
     }
   } while (work.Next(args, w.units));
-  if constexpr (kCopies) {
-    WaitCopies<0>();
-    for (int i = min(fill, kInFlight); i > 0; --i) hand_over();
-  }
 }
 
 template <int kSize>
@@ -222,23 +182,93 @@ __device__ inline void AddScaled(float (&totals)[kSize], const float (&sums)[kSi
   }
 }
 
-// Totals of a warpgroup's 64 outputs to y.
-template <class Unit, int kColumns>
-__device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
-                                   const float (&totals)[kColumns / 2], int32_t n, int32_t row) {
+// Totals of a warpgroup's 64 outputs to y, of type Out, element by element.
+template <class Unit, class Out, int kColumns>
+__device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
+                                     const float (&totals)[kColumns / 2], int32_t n, int32_t row) {
 #pragma unroll
   for (int high = 0; high < 2; ++high) {
     const int32_t output = n + 8 * high;
     if (output >= w.n) continue;
-    const float bias = w.bias == nullptr ? 0.0f : w.bias[output];
+    // The negative zero leaves every sum as it is.
+    const float bias = w.bias == nullptr ? -0.0f : w.bias[output];
+    Out* to = static_cast<Out*>(args.y) + row * args.y_stride + output;
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
-      const int32_t of_x = row + i / 2 * 8 + i % 2;
-      if (of_x >= args.m) continue;
-      float sum = __fmul_rn(totals[i / 2 * 4 + i % 2 + 2 * high], Unit::kUnscale);
-      if (w.bias != nullptr) sum = __fadd_rn(sum, bias);
-      StoreElement(args.y, args.y_type, of_x * args.y_stride + output, sum);
+      const int of_x = i / 2 * 8 + i % 2;
+      const float sum = __fmul_rn(totals[i / 2 * 4 + i % 2 + 2 * high], Unit::kUnscale);
+      if (row + of_x < args.m) to[of_x * args.y_stride] = FromFloat<Out>(__fadd_rn(sum, bias));
     }
+  }
+}
+
+// The same through shared memory, 16 bytes a store, for 16-bit Out where every row of y and its
+// length are multiples of 16 bytes. `staging` is this warpgroup's own.
+template <class Unit, class Out, class Shape>
+__device__ inline void StoreRows(const WeightView& w, const WgmmaArgs& args,
+                                 const float (&totals)[Shape::kColumns / 2], int32_t n, int32_t row,
+                                 uint32_t staging) {
+  constexpr int kStep = Shape::kStagedColumns;
+  constexpr int kPitch = Shape::kStagedPitch;
+  const int lane = threadIdx.x % 32;
+  const int thread = threadIdx.x % 128;
+  const auto barrier = [] {
+    asm volatile("bar.sync %0, 128;" ::"r"(2 + static_cast<int>(threadIdx.x) / 128) : "memory");
+  };
+  const int32_t of_group = thread / 32 * kUnitRows + lane / 4;
+  float bias[2] = {-0.0f, -0.0f};
+  if (w.bias != nullptr) {
+    for (int high = 0; high < 2; ++high) {
+      if (n + of_group + 8 * high < w.n) bias[high] = w.bias[n + of_group + 8 * high];
+    }
+  }
+  const uint32_t to = staging + lane % 4 * 2 * kPitch + of_group * 2;
+#pragma unroll
+  for (int first = 0; first < Shape::kColumns; first += kStep) {
+#pragma unroll
+    for (int i = 0; i < kStep / 2; ++i) {
+      const int high = i / 2 % 2;
+      const float sum = __fmul_rn(totals[first / 2 + i], Unit::kUnscale);
+      const Out rounded = FromFloat<Out>(__fadd_rn(sum, bias[high]));
+      StoreShared2Bytes(to + (i / 4 * 8 + i % 2) * kPitch + high * 16,
+                        *reinterpret_cast<const uint16_t*>(&rounded));
+    }
+    barrier();
+#pragma unroll
+    for (int i = 0; i < kStep * 8 / 128; ++i) {
+      const int of_x = thread / 8 + i * 16;
+      const int eight = thread % 8 * 8;
+      const uint4 values = LoadShared16Bytes(staging + of_x * kPitch + eight * 2);
+      if (row + first + of_x < args.m && n + eight < w.n) {
+        Out* y = static_cast<Out*>(args.y) + (row + first + of_x) * args.y_stride + n + eight;
+        *reinterpret_cast<uint4*>(y) = values;
+      }
+    }
+    barrier();
+  }
+}
+
+// n: the warpgroup's first output. row: the tile's first row of x.
+template <class Unit, class Shape>
+__device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
+                                   const float (&totals)[Shape::kColumns / 2], int32_t n,
+                                   int32_t row, uint32_t staging) {
+  const int lane = threadIdx.x % 32;
+  const int32_t own_n = n + threadIdx.x % 128 / 32 * kUnitRows + lane / 4;
+  const int32_t own_row = row + lane % 4 * 2;
+  constexpr bool kStaged = Shape::kStagedColumns > 0;
+  const bool bf16 = args.y_type == Element::kBF16;
+  if (args.y_type == Element::kF32) {
+    StoreElements<Unit, float, Shape::kColumns>(w, args, totals, own_n, own_row);
+  } else if (kStaged && args.vector_y) {
+    if constexpr (kStaged) {
+      if (bf16) StoreRows<Unit, __nv_bfloat16, Shape>(w, args, totals, n, row, staging);
+      if (!bf16) StoreRows<Unit, __half, Shape>(w, args, totals, n, row, staging);
+    }
+  } else if (bf16) {
+    StoreElements<Unit, __nv_bfloat16, Shape::kColumns>(w, args, totals, own_n, own_row);
+  } else {
+    StoreElements<Unit, __half, Shape::kColumns>(w, args, totals, own_n, own_row);
   }
 }
 
@@ -334,10 +364,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   constexpr int kColumns = Shape::kColumns;
   constexpr int kHeight = Shape::kHeight;
   constexpr int kScales = Unit::kScalesPerUnit;
-  // Sums over the whole K need no totals beside them.
-  constexpr bool kTotals = !Shape::kScaled;
-  constexpr int kParts = kScales > 2 ? 4 : 2;  // of a unit, multiplied in turn
-  constexpr int kBlocks = 4 / kParts;          // of 32 inputs in a part
+  static_assert(Shape::kScaled || kHeight == 1, "totals take the registers of a second height");
+  constexpr int kParts = kScales > 2 || Shape::kSmallParts ? 4 : 2;  // of a unit, in turn
+  constexpr int kBlocks = 4 / kParts;  // of 32 inputs in a part
   extern __shared__ __align__(1024) uint32_t shared_words[];
   __shared__ WgmmaBarriers barriers;
   __shared__ uint32_t last;
@@ -347,10 +376,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                         kWgmmaAlign * kWgmmaAlign;
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
+  const uint32_t staging =
+      ring + args.stages * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
     for (int stage = 0; stage < args.stages; ++stage) {
-      InitBarrier(full + stage * 8, Shape::kCopiesRows ? 1 + Shape::kProducing : 1);
+      InitBarrier(full + stage * 8, 1);
       InitBarrier(empty + stage * 8, Shape::kGroups * 4);
     }
     FenceBarrierInit();
@@ -359,7 +390,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
   if (warp >= Shape::kGroups * 4) {
     ReleaseRegisters<Shape::kProducerRegisters>();
-    ProduceStages<Unit, Shape>(w, args, maps, ring, full, empty);
+    if (threadIdx.x == Shape::kMultiplying) {
+      ProduceStages<Unit, Shape>(w, args, maps, ring, full, empty);
+    }
     return;
   }
   TakeRegisters<Shape::kRegisters>();
@@ -377,15 +410,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   };
   WgmmaSlot slot;
   float sums[kHeight][kColumns / 2];
-  float totals[kTotals ? kHeight : 1][kTotals ? kColumns / 2 : 1];
+  float totals[Shape::kScaled ? 1 : kColumns / 2];
   uint32_t a[2][kBlocks * 2][4];
   WgmmaWork work(args, w.units);
   while (work.Next(args, w.units)) {
-    if constexpr (kTotals) {
+    if constexpr (Shape::kScaled) {
 #pragma unroll
-      for (int i = 0; i < kHeight * kColumns / 2; ++i) (&totals[0][0])[i] = 0.0f;
+      for (int i = 0; i < kHeight * kColumns / 2; ++i) (&sums[0][0])[i] = 0.0f;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) totals[i] = 0.0f;
     }
-    float2 scale[kHeight] = {};  // of the sums
+    float2 scale = {};  // of the sums
     int before = -1;             // the stage that they are of
     for (int32_t unit = work.first; unit < work.end; ++unit) {
       const uint32_t offset = slot.stage * Stage::kBytes;
@@ -398,44 +434,61 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                     zeros_at + offset + h * 4 * Unit::kZeroBytes);
       }
       const uint64_t x = SwizzledOperand(ring + offset);
+      if constexpr (Shape::kScaled) {
+        // Two turns a half of a unit: its halves, or its outputs'. The sets of fragments take turns
+        // too; with more than two of them in a loop the compiler would wait after every wgmma.
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int turn = 0; turn < kParts * kHeight; ++turn) {
-        const int part = turn / kHeight;
-        const int h = turn % kHeight;
-        auto& fragments = a[turn % 2];
-        DecodePart<Pairs, Unit, Shape::kScaled, kBlocks>(w, shared_words, now[h], part, fragments);
-        const bool starts = kTotals && part * kScales % kParts == 0;
-        if (kHeight > 1) {
-          WgmmaWait<0>();
-          HoldRegisters(a[(turn + 1) % 2]);
+          for (int turn = 0; turn < 2; ++turn) {
+            constexpr int kSteps = kBlocks * 2;
+            const int h = kHeight > 1 ? turn : 0;
+            const int part = kHeight > 1 ? 0 : turn;
+            DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now[h], part, a[turn]);
+            HoldRegisters(sums[h]);
+            HoldRegisters(a[turn]);
+            WgmmaFence();
+#pragma unroll
+            for (int i = 0; i < kSteps; ++i) {
+              Wgmma(Pairs{}, sums[h], a[turn][i],
+                    x + half * (Stage::kHalfBytes >> 4) + (part * kSteps + i) * kSwizzledStep, 1);
+            }
+            WgmmaCommit();
+            WgmmaWait<1>();
+            HoldRegisters(a[1 - turn]);
+            if (turn == 0 && half == 0 && before >= 0) give_back(before);
+          }
+#pragma unroll
+          for (int h = 0; h < kHeight; ++h) now[h].NextHalf();
+        }
+      } else {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          auto& fragments = a[part % 2];
+          DecodePart<Pairs, Unit, false, kBlocks>(w, shared_words, now[0], part, fragments);
+          const bool starts = part * kScales % kParts == 0;
+          if (starts && (part > 0 || before >= 0)) {
+            WgmmaWait<0>();
+            HoldRegisters(sums[0]);
+            HoldRegisters(a[(part + 1) % 2]);
+            if (part == 0) give_back(before);
+            AddScaled(totals, sums[0], scale);
+          }
           HoldRegisters(sums[0]);
-          HoldRegisters(sums[kHeight - 1]);
-          if (!kTotals && turn == 0 && before >= 0) give_back(before);
-        }
-        if (starts && (part > 0 || before >= 0)) {
-          WgmmaWait<0>();
-          HoldRegisters(sums[h]);
-          HoldRegisters(a[(turn + 1) % 2]);
-          if (turn == 0) give_back(before);
-          if constexpr (kTotals) AddScaled(totals[h], sums[h], scale[h]);
-        }
-        HoldRegisters(sums[h]);
-        HoldRegisters(fragments);
-        WgmmaFence();
+          HoldRegisters(fragments);
+          WgmmaFence();
 #pragma unroll
-        for (int i = 0; i < kBlocks * 2; ++i) {
-          const int at = part * kBlocks * 2 + i;  // of 16 inputs
-          const bool from_zero = kTotals ? starts && i == 0 : at == 0 && before < 0;
-          Wgmma(Pairs{}, sums[h], fragments[i],
-                x + at / 4 * (Stage::kHalfBytes >> 4) + at % 4 * kSwizzledStep, from_zero ? 0 : 1);
-        }
-        WgmmaCommit();
-        if (kHeight == 1) {
+          for (int i = 0; i < kBlocks * 2; ++i) {
+            const int at = part * kBlocks * 2 + i;  // of 16 inputs
+            Wgmma(Pairs{}, sums[0], fragments[i],
+                  x + at / 4 * (Stage::kHalfBytes >> 4) + at % 4 * kSwizzledStep,
+                  starts && i == 0 ? 0 : 1);
+          }
+          WgmmaCommit();
           WgmmaWait<1>();
-          HoldRegisters(a[(turn + 1) % 2]);
+          HoldRegisters(a[(part + 1) % 2]);
+          scale = now[0].Scale(w, part * kScales / kParts);
         }
-        if constexpr (kTotals) scale[h] = now[h].Scale(w, part * kScales / kParts);
-        if (!kTotals && kHeight == 1 && turn == 0 && before >= 0) give_back(before);
       }
       before = slot.stage;
       slot.Advance(stages);
@@ -444,23 +497,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (before >= 0) give_back(before);
 #pragma unroll
     for (int h = 0; h < kHeight; ++h) HoldRegisters(sums[h]);
-    const int32_t n =
-        work.tile / args.column_tiles * Shape::kRows + first_tile * kUnitRows + lane / 4;
-    const int32_t row = work.tile % args.column_tiles * kColumns + lane % 4 * 2;
-    const auto finish = [&](float(&result)[kHeight][kColumns / 2]) {
-      const bool whole = work.end - work.first == w.units;
-      if (!whole && !CombineShares<Shape>(args, work, w.units, result, &last)) return;
+    const int32_t n = work.tile / args.column_tiles * Shape::kRows +
+                      warp / 4 * kHeight * kWgmmaRows;
+    const int32_t row = work.tile % args.column_tiles * kColumns;
+    if constexpr (!Shape::kScaled) {
+      AddScaled(totals, sums[0], scale);
 #pragma unroll
-      for (int h = 0; h < kHeight; ++h) {
-        StoreTotals<Unit, kColumns>(w, args, result[h], n + h * kWgmmaRows, row);
-      }
-    };
-    if constexpr (kTotals) {
+      for (int i = 0; i < kColumns / 2; ++i) sums[0][i] = totals[i];
+    }
+    const bool whole = work.end - work.first == w.units;
+    if (!whole && !CombineShares<Shape>(args, work, w.units, sums, &last)) continue;
 #pragma unroll
-      for (int h = 0; h < kHeight; ++h) AddScaled(totals[h], sums[h], scale[h]);
-      finish(totals);
-    } else {
-      finish(sums);
+    for (int h = 0; h < kHeight; ++h) {
+      StoreTotals<Unit, Shape>(w, args, sums[h], n + h * kWgmmaRows, row, staging);
     }
   }
 #endif

@@ -19,11 +19,10 @@ struct WgmmaMaps {
 // y is divided in tiles, those of the same outputs and other rows of x beside each other. A block
 // takes every gridDim.x-th of the first whole_tiles; all blocks share the others equally.
 struct WgmmaArgs {
-  const void* x = nullptr;  // [m, units * 128] as it came, where the kernel copies rows itself
-  int64_t x_stride = 0;
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
+  bool vector_y = false;  // 16-bit, its rows and their length multiples of 16 bytes
   int32_t m = 0;
   int32_t column_tiles = 1;  // of rows of x
   int32_t tiles = 1;

@@ -22,10 +22,13 @@ cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t 
 
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
                                      cudaStream_t stream) {
-  const dim3 grid = GridFor(args.m * (k_padded / 8), kActivationThreads);
-  return LaunchDependent(ArrangeActivationsKernel, grid, dim3(kActivationThreads), 0, stream,
-                         static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.m,
-                         args.k, static_cast<uint16_t*>(out), k_padded);
+  const bool whole = args.order == nullptr && args.k == k_padded && args.x_stride % 8 == 0 &&
+                     reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  return LaunchDependent(
+      whole ? ArrangeActivationsKernel<true> : ArrangeActivationsKernel<false>,
+      GridFor(args.m * (k_padded / 8), kActivationThreads), dim3(kActivationThreads), 0, stream,
+      static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.m, args.k,
+      static_cast<uint16_t*>(out), k_padded);
 }
 
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,

@@ -8,9 +8,10 @@ namespace nibble::cuda {
 WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors) {
   const int64_t units = (k + kUnitInputs - 1) / kUnitInputs;
   columns = m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
-  groups = columns <= 32 ? 4 : 2;
+  groups = 4;
+  scaled = columns == 128;
   if (const char* e = getenv("NIBBLE_GROUPS")) groups = atoi(e);
-  if (const char* e = getenv("NIBBLE_HEIGHT")) height = columns == 128 ? atoi(e) : 1;
+  if (const char* e = getenv("NIBBLE_HEIGHT")) if (columns == 128) { height = atoi(e); groups = 2; }
   if (const char* e = getenv("NIBBLE_SCALED")) scaled = columns >= 64 && atoi(e) != 0;
   const int64_t rows = int64_t{groups} * height * 64;
   column_tiles = (m + columns - 1) / columns;

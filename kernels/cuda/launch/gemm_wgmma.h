@@ -20,16 +20,13 @@ struct WgmmaPlan {
   int blocks = 0;
 
   WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
-  // Whether x has to be arranged by LaunchArrangeActivations.
-  bool Arranged() const { return columns > 64; }
   int64_t PartialBytes() const {
     return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * height * 64 * columns * 4 : 0;
   }
 };
 
 struct WgmmaLaunch {
-  const void* x = nullptr;  // [m, units * 128], arranged where the plan says so
-  int64_t x_stride = 0;
+  const void* x = nullptr;  // [m, units * 128], arranged by LaunchArrangeActivations
   int64_t m = 0;
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;

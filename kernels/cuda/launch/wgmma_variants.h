@@ -28,7 +28,7 @@ cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaM
   x.box[0] = 64;
   x.box[1] = Shape::kColumns;
   x.swizzle = true;
-  cudaError_t error = Shape::kCopiesRows ? cudaSuccess : EncodeTensorMap(x, launch.x, maps.x);
+  cudaError_t error = EncodeTensorMap(x, launch.x, maps.x);
   if (error != cudaSuccess) return error;
 
   // 256 elements are the most that a box may have in one dimension.
@@ -72,17 +72,18 @@ template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                         cudaStream_t stream) {
   constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
-  constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign;
+  constexpr int kBefore =
+      Unit::kTableBytes + kWgmmaAlign + Shape::kGroups * Shape::kStagingBytes;
   static_assert((kWgmmaSharedBytes - kBefore) / kStageBytes >= 2, "a ring of two stages");
   WgmmaMaps maps;
   cudaError_t error = EncodeMaps<Unit, Shape>(view, launch, maps);
   if (error != cudaSuccess) return error;
   WgmmaArgs args;
-  args.x = launch.x;
-  args.x_stride = launch.x_stride;
   args.y = launch.y;
   args.y_type = launch.y_type;
   args.y_stride = launch.y_stride;
+  args.vector_y = launch.y_type != Element::kF32 && launch.y_stride % 8 == 0 && view.n % 8 == 0 &&
+                  reinterpret_cast<uintptr_t>(launch.y) % 16 == 0;
   args.m = static_cast<int32_t>(launch.m);
   args.column_tiles = static_cast<int32_t>(plan.column_tiles);
   args.tiles = static_cast<int32_t>(plan.tiles);
@@ -112,12 +113,10 @@ cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
     if (plan.columns == 32) return run(WgmmaShape<32, 4>{});
     if (plan.columns == 64 && plan.scaled) return run(WgmmaShape<64, 4, 1, true>{});
     if (plan.columns == 64) return run(WgmmaShape<64, 4>{});
+    if (plan.columns == 128) return run(WgmmaShape<128, 4, 1, true>{});
   }
   if (plan.groups == 2) {
-    if (plan.columns == 32) return run(WgmmaShape<32, 2>{});
-    if (plan.columns == 64) return run(WgmmaShape<64, 2>{});
     if (plan.columns == 128 && plan.height == 2) return run(WgmmaShape<128, 2, 2, true>{});
-    if (plan.columns == 128 && plan.scaled) return run(WgmmaShape<128, 2, 1, true>{});
     if (plan.columns == 128) return run(WgmmaShape<128, 2>{});
   }
   return cudaErrorInvalidValue;
