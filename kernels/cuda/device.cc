@@ -218,7 +218,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   NIBBLE_RETURN_IF_ERROR(ValidateMatmul(args));
   NIBBLE_RETURN_IF_ERROR(CheckKernel(choice, Op::kMatmul));
   NIBBLE_ASSIGN_OR_RETURN(const CudaWeight* weight, WeightOf(args.weight));
-  NIBBLE_RETURN_IF_ERROR(HandleOf(stream).status());
+  NIBBLE_ASSIGN_OR_RETURN(const cudaStream_t handle, HandleOf(stream));
   if (args.x.rows == 0) return absl::OkStatus();
   Problem problem;
   problem.weight = weight->spec();
@@ -229,8 +229,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice));
   NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice, info_)));
   const DeviceGuard guard(context_->ordinal());
-  return RunMatmul(args, *weight, choice, workspace, info_, *context_, *blas_,
-                   static_cast<CudaStream&>(stream));
+  return RunMatmul(args, *weight, choice, workspace, info_, *context_, *blas_, handle);
 }
 
 Status CudaDevice::Dequantize(const DequantizeArgs& args, const Choice& choice, void*,

@@ -89,13 +89,13 @@ struct WgmmaWorkspace {
       : plan(shape.m, shape.n, shape.k, device.cores),
         k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
-    partials_offset = workspace.Place(1, plan.PartialBytes());
+    shares_offset = workspace.Place(1, plan.ShareBytes());
   }
   Workspace workspace;
   WgmmaPlan plan;
   int64_t k_padded;
   uint64_t x_offset = 0;
-  uint64_t partials_offset = 0;
+  uint64_t shares_offset = 0;
 };
 
 struct GemmPlan {
@@ -133,7 +133,7 @@ bool IsAligned(const void* data, int64_t stride_bytes) {
 class Matmul {
  public:
   Matmul(const MatmulArgs& args, const CudaWeight& weight, char* workspace,
-         const DeviceInfo& device, Context& context, Blas& blas, const CudaStream& stream)
+         const DeviceInfo& device, Context& context, Blas& blas, cudaStream_t stream)
       : args_(args),
         spec_(weight.spec()),
         view_(weight.view()),
@@ -141,8 +141,7 @@ class Matmul {
         device_(device),
         context_(context),
         blas_(blas),
-        stream_(stream.handle()),
-        counters_(stream.counters()) {
+        stream_(stream) {
     shape_ = ShapeOf(spec_, args.x.rows, args.x.dtype, args.activation);
     x_.x = args.x.data;
     x_.x_type = static_cast<Element>(args.x.dtype);
@@ -210,8 +209,7 @@ class Matmul {
     launch.y = args_.y.data;
     launch.y_type = YType();
     launch.y_stride = args_.y.row_stride;
-    launch.partials = reinterpret_cast<float*>(workspace_ + places.partials_offset);
-    launch.done = counters_;
+    launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16;
     launch.multiprocessors = device_.cores;
@@ -320,7 +318,6 @@ class Matmul {
   Context& context_;
   Blas& blas_;
   cudaStream_t stream_;
-  uint32_t* counters_;
   Shape shape_;
   ActivationArgs x_;
 };
@@ -343,7 +340,7 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                  void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
-                 const CudaStream& stream) {
+                 cudaStream_t stream) {
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();

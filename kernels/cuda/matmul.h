@@ -10,7 +10,6 @@
 
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/packed_weight.h"
-#include "kernels/cuda/stream.h"
 #include "nibble/ops.h"
 #include "nibble/selector.h"
 
@@ -22,7 +21,7 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
 // `args` are valid, with at least one row. `workspace` holds MatmulWorkspaceBytes.
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                  void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
-                 const CudaStream& stream);
+                 cudaStream_t stream);
 
 }  // namespace nibble::cuda
 

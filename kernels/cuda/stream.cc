@@ -73,12 +73,6 @@ StatusOr<std::unique_ptr<Stream>> CudaStream::Create(std::shared_ptr<Context> co
   NIBBLE_RETURN_IF_ERROR(context->Check(
       cudaEventCreateWithFlags(&stream->done_, cudaEventBlockingSync | cudaEventDisableTiming),
       "cudaEventCreateWithFlags"));
-  NIBBLE_ASSIGN_OR_RETURN(
-      stream->counters_,
-      DeviceMemory::Create(context, kCounters * sizeof(uint32_t), nullptr, "counters of a stream"));
-  NIBBLE_RETURN_IF_ERROR(context->Check(
-      cudaMemsetAsync(stream->counters_.data(), 0, stream->counters_.size(), stream->handle_),
-      "a memset"));
   return std::unique_ptr<Stream>(std::move(stream));
 }
 

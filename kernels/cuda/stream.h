@@ -63,9 +63,6 @@ class CudaStream final : public Stream {
 
   const Context* context() const { return context_.get(); }
   cudaStream_t handle() const { return handle_; }
-  // kCounters words of device memory, 0 whenever no kernel of this stream runs.
-  uint32_t* counters() const { return reinterpret_cast<uint32_t*>(counters_.data()); }
-  static constexpr int kCounters = 1024;
 
  private:
   static constexpr int kSlots = 4;
@@ -75,7 +72,6 @@ class CudaStream final : public Stream {
 
   std::shared_ptr<Context> context_;
   cudaStream_t handle_ = nullptr;
-  DeviceMemory counters_;
   cudaEvent_t events_[kSlots] = {};
   cudaEvent_t done_ = nullptr;  // what Synchronize sleeps on
   unsigned marked_ = 0;         // bit i: slot i has been marked

@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kActivationThreads)
   WaitForDependencies();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
   const int32_t eights = k_padded / 8;
-  if (index >= m * eights) return;
-  const int64_t row = index / eights;
+  // Threads past the end have a part in the exchange.
+  const int64_t row = min(index / eights, m - 1);
   const auto eight = static_cast<int32_t>(index % eights);
   uint32_t pairs[4];
   if constexpr (kWhole) {
@@ -103,9 +103,23 @@ __global__ void __launch_bounds__(kActivationThreads)
       pairs[i / 2] = i % 2 == 0 ? element : pairs[i / 2] | element << 16;
     }
   }
-  auto* to = reinterpret_cast<uint32_t*>(out + row * k_padded + eight / 4 * 32) + eight % 4;
+  // Four lanes hold 32 columns, lane t those from 8t on, and store 16 contiguous bytes each: pair t
+  // of every lane. (Pairs stored one by one, in 4 bytes, made the matmul 3 us slower.)
+  const auto t = static_cast<int>(threadIdx.x) % 4;
+  uint32_t of_lanes[4] = {};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) to[i * 4] = pairs[i];
+  for (int i = 0; i < 4; ++i) {
+    const int other = t ^ i;
+    const uint32_t sent = other == 0 ? pairs[0] : other == 1 ? pairs[1] : other == 2 ? pairs[2]
+                                                                                  : pairs[3];
+    const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, sent, i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) of_lanes[j] = other == j ? got : of_lanes[j];
+  }
+  if (index < m * eights) {
+    reinterpret_cast<uint4*>(out)[index] =
+        make_uint4(of_lanes[0], of_lanes[1], of_lanes[2], of_lanes[3]);
+  }
 }
 
 // x in `order` (may be null) = high + low exactly, both BF16: 11 significant bits are 8 and the

@@ -13,8 +13,8 @@
 //        |          zero points; given back on `empty`
 //   registers       decode -> wgmma m64 x kColumns x k16 -> sums * scales -> totals
 //        |
-//   y               + bias; or, of a tile that blocks share, totals to memory: the block that
-//                   comes last to the tile adds them in the order of K.
+//   y               + bias; or, of a tile that blocks share, to memory: AddSharesKernel adds the
+//                   shares in the order of K.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMM_WGMMA_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMM_WGMMA_CUH_
 
@@ -41,6 +41,7 @@ struct WgmmaShape {
   static constexpr int kRows = kGroups * kHeight * kWgmmaRows;
   static constexpr int kTiles = kRows / kUnitRows;
   static constexpr int kMultiplying = kGroups * 128;  // threads
+  static constexpr int kVectors = kHeight * kColumns / 8;  // of 4 sums, of a thread
   // Fragments of 32 inputs instead of 64 leave registers for the sums.
   static constexpr bool kSmallParts = kGroups == 4 && (kScaled || kColumns > 32);
   // The producer is a warpgroup too, so that it can pass its registers on.
@@ -79,12 +80,12 @@ struct WgmmaWork {
   // Where the share of block `block` begins, in units of the shared tiles.
   __device__ static int32_t ShareBegin(const WgmmaArgs& args, int32_t units, int64_t block) {
     const int64_t all = static_cast<int64_t>(args.tiles - args.whole_tiles) * units;
-    return static_cast<int32_t>(all * block / gridDim.x);
+    return static_cast<int32_t>(all * block / args.blocks);
   }
   // The block whose share holds this unit.
   __device__ static int32_t BlockOf(const WgmmaArgs& args, int32_t units, int64_t unit) {
     const int64_t all = static_cast<int64_t>(args.tiles - args.whole_tiles) * units;
-    return static_cast<int32_t>(((unit + 1) * gridDim.x - 1) / all);
+    return static_cast<int32_t>(((unit + 1) * args.blocks - 1) / all);
   }
   __device__ bool Next(const WgmmaArgs& args, int32_t units) {
     if (shared_at_ < shared_end_) {
@@ -272,56 +273,64 @@ __device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
   }
 }
 
-// Leaves a block's totals of its units of a shared tile in memory. True, with the sum over all the
-// blocks in `of`, in the one that comes last. A block begins at most one tile and ends at most one:
-// it has two places.
+// Where a block's sums of its share of a tile lie, 4 of a thread's at a time. It has two places: for
+// the tile that it begins and for another.
 template <class Shape>
-__device__ inline bool CombineShares(const WgmmaArgs& args, const WgmmaWork& work, int32_t units,
-                                     float (&of)[Shape::kHeight][Shape::kColumns / 2],
-                                     uint32_t* last) {
-  constexpr int kVectors = Shape::kHeight * Shape::kColumns / 8;
-  float* totals = &of[0][0];
-  const auto at = [&](int32_t block, bool begins, int vector) {
-    const int64_t index = (static_cast<int64_t>(block) * 2 + (begins ? 1 : 0)) * kVectors + vector;
-    return reinterpret_cast<float4*>(args.partials) + index * Shape::kMultiplying + threadIdx.x;
-  };
-  const auto barrier = [] {
-    asm volatile("bar.sync 1, %0;" ::"n"(Shape::kMultiplying) : "memory");
-  };
+__device__ inline float4* ShareOf(const WgmmaArgs& args, int32_t block, bool begins, int vector) {
+  const int64_t index =
+      (static_cast<int64_t>(block) * 2 + (begins ? 1 : 0)) * Shape::kVectors + vector;
+  return reinterpret_cast<float4*>(args.shares) + index * Shape::kMultiplying + threadIdx.x;
+}
+
+template <class Shape>
+__device__ inline void StoreShare(const WgmmaArgs& args, bool begins,
+                                  const float (&sums)[Shape::kHeight][Shape::kColumns / 2]) {
+  const float* from = &sums[0][0];
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    __stcg(at(blockIdx.x, work.first == 0, i),
-           make_float4(totals[4 * i], totals[4 * i + 1], totals[4 * i + 2], totals[4 * i + 3]));
+  for (int i = 0; i < Shape::kVectors; ++i) {
+    __stcg(ShareOf<Shape>(args, blockIdx.x, begins, i),
+           make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]));
   }
-  const int32_t shared_tile = work.tile - args.whole_tiles;
-  const int64_t first_unit = static_cast<int64_t>(shared_tile) * units;
-  const int32_t first_block = WgmmaWork::BlockOf(args, units, first_unit);
-  const int32_t last_block = WgmmaWork::BlockOf(args, units, first_unit + units - 1);
-  __threadfence();
-  barrier();
-  if (threadIdx.x == 0) {
-    const auto blocks = static_cast<uint32_t>(last_block - first_block + 1);
-    *last = atomicAdd(args.done + shared_tile, 1u) + 1 == blocks ? 1 : 0;
-    if (*last != 0) args.done[shared_tile] = 0;
+}
+
+// The shares of a tile added in the order of K, to y. A block for each tile and 4 of a thread's sums.
+template <class Unit, class Shape>
+__global__ void __launch_bounds__(Shape::kMultiplying)
+    AddSharesKernel(const __grid_constant__ WeightView w, const __grid_constant__ WgmmaArgs args) {
+  LaunchDependents();
+  WaitForDependencies();
+  const auto of_shared = static_cast<int32_t>(blockIdx.x) / Shape::kVectors;
+  const int vector = static_cast<int>(blockIdx.x) % Shape::kVectors;
+  const int64_t first_unit = static_cast<int64_t>(of_shared) * w.units;
+  const int32_t first = WgmmaWork::BlockOf(args, w.units, first_unit);
+  const int32_t last = WgmmaWork::BlockOf(args, w.units, first_unit + w.units - 1);
+  if (first == last) return;  // no one's share: stored where it was made
+  float sums[4] = {};
+#pragma unroll 4
+  for (int32_t block = first; block <= last; ++block) {
+    const float4 part = __ldcg(ShareOf<Shape>(args, block, block == first, vector));
+    sums[0] = __fadd_rn(sums[0], part.x);
+    sums[1] = __fadd_rn(sums[1], part.y);
+    sums[2] = __fadd_rn(sums[2], part.z);
+    sums[3] = __fadd_rn(sums[3], part.w);
   }
-  barrier();
-  if (*last == 0) return false;
-  __threadfence();
+  const int32_t tile = args.whole_tiles + of_shared;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kOfHeight = Shape::kColumns / 8;
+  const int32_t n = tile / args.column_tiles * Shape::kRows +
+                    (warp / 4 * Shape::kHeight + vector / kOfHeight) * kWgmmaRows +
+                    warp % 4 * kUnitRows + lane / 4;
+  const int32_t row =
+      tile % args.column_tiles * Shape::kColumns + vector % kOfHeight * 8 + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < 4 * kVectors; ++i) totals[i] = 0.0f;
-  for (int32_t block = first_block; block <= last_block; ++block) {
-    float4 parts[kVectors];
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) parts[i] = __ldcg(at(block, block == first_block, i));
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      totals[4 * i] = __fadd_rn(totals[4 * i], parts[i].x);
-      totals[4 * i + 1] = __fadd_rn(totals[4 * i + 1], parts[i].y);
-      totals[4 * i + 2] = __fadd_rn(totals[4 * i + 2], parts[i].z);
-      totals[4 * i + 3] = __fadd_rn(totals[4 * i + 3], parts[i].w);
-    }
+  for (int i = 0; i < 4; ++i) {
+    const int32_t output = n + i / 2 * 8;
+    if (output >= w.n || row + i % 2 >= args.m) continue;
+    const float bias = w.bias == nullptr ? -0.0f : w.bias[output];
+    const float sum = __fadd_rn(__fmul_rn(sums[i], Unit::kUnscale), bias);
+    StoreElement(args.y, args.y_type, (row + i % 2) * args.y_stride + output, sum);
   }
-  return true;
 }
 
 // Part `part` of a unit, kBlocks x 32 inputs, as operands of wgmmas of 16 inputs each.
@@ -369,7 +378,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   constexpr int kBlocks = 4 / kParts;  // of 32 inputs in a part
   extern __shared__ __align__(1024) uint32_t shared_words[];
   __shared__ WgmmaBarriers barriers;
-  __shared__ uint32_t last;
   const uint32_t full = SharedAddress(barriers.full);
   const uint32_t empty = SharedAddress(barriers.empty);
   const uint32_t ring = (SharedAddress(shared_words) + Unit::kTableBytes + kWgmmaAlign - 1) /
@@ -396,7 +404,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     return;
   }
   TakeRegisters<Shape::kRegisters>();
-  WaitForDependencies();  // of y and the partial sums
+  WaitForDependencies();  // of y and the shares
 
   const int first_tile = warp / 4 * 4 * kHeight + warp % 4;  // of 16 outputs; kHeight of them
   const uint32_t codes_at = ring + Stage::kCodesAt + first_tile * Unit::kCodeBytes + lane * 16;
@@ -506,7 +514,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       for (int i = 0; i < kColumns / 2; ++i) sums[0][i] = totals[i];
     }
     const bool whole = work.end - work.first == w.units;
-    if (!whole && !CombineShares<Shape>(args, work, w.units, sums, &last)) continue;
+    if (!whole) {
+      StoreShare<Shape>(args, work.first == 0, sums);
+      continue;
+    }
 #pragma unroll
     for (int h = 0; h < kHeight; ++h) {
       StoreTotals<Unit, Shape>(w, args, sums[h], n + h * kWgmmaRows, row, staging);

@@ -17,7 +17,7 @@ struct WgmmaMaps {
 };
 
 // y is divided in tiles, those of the same outputs and other rows of x beside each other. A block
-// takes every gridDim.x-th of the first whole_tiles; all blocks share the others equally.
+// takes every `blocks`-th of the first whole_tiles; all blocks share the others equally.
 struct WgmmaArgs {
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;
@@ -27,11 +27,9 @@ struct WgmmaArgs {
   int32_t column_tiles = 1;  // of rows of x
   int32_t tiles = 1;
   int32_t whole_tiles = 0;
+  int32_t blocks = 1;  // gridDim.x
   int32_t stages = 2;
-  // Of the shared tiles: sums of two shares of each block in the order of the threads, and how many
-  // blocks have come to each tile, which begins and ends as 0.
-  float* partials = nullptr;
-  uint32_t* done = nullptr;
+  float* shares = nullptr;  // of the shared tiles: two of every block, in the order of its threads
 };
 
 }  // namespace nibble::cuda

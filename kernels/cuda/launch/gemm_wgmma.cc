@@ -16,13 +16,15 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors) {
   const int64_t rows = int64_t{groups} * height * 64;
   column_tiles = (m + columns - 1) / columns;
   tiles = (n + rows - 1) / rows * column_tiles;
-  const int64_t left = tiles % multiprocessors;
-  whole_tiles = tiles - left;
-  // Units of K that a share has at least.
-  int64_t least = 2;
+  whole_tiles = tiles;
+  blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors));
+  int64_t most = multiprocessors * 2 / 3;
+  if (const char* e = getenv("NIBBLE_MOST")) most = atoi(e);
+  if (tiles > most) return;
+  whole_tiles = 0;
+  int64_t least = 4;
   if (const char* e = getenv("NIBBLE_LEAST")) least = atoi(e);
-  blocks = static_cast<int>(whole_tiles > 0 ? multiprocessors : std::min<int64_t>(multiprocessors, std::max<int64_t>(1, tiles * units / least)));
-  if (const char* e = getenv("NIBBLE_SHARE"); e && atoi(e) == 0) { whole_tiles = tiles; blocks = std::min<int64_t>(tiles, multiprocessors); }
+  blocks = static_cast<int>(std::clamp<int64_t>(tiles * units / least, 1, multiprocessors));
 }
 
 }  // namespace nibble::cuda

@@ -20,7 +20,7 @@ struct WgmmaPlan {
   int blocks = 0;
 
   WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
-  int64_t PartialBytes() const {
+  int64_t ShareBytes() const {
     return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * height * 64 * columns * 4 : 0;
   }
 };
@@ -31,8 +31,7 @@ struct WgmmaLaunch {
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
-  float* partials = nullptr;  // PartialBytes of the plan
-  uint32_t* done = nullptr;   // a word for each shared tile, all 0 before and after
+  float* shares = nullptr;  // ShareBytes of the plan
   int scales_per_unit = 1;    // core::ScalesPerUnit of the weight, not 0
   bool f16 = false;           // x is F16, else BF16
   int multiprocessors = 1;

@@ -90,16 +90,21 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   args.whole_tiles = static_cast<int32_t>(plan.whole_tiles);
   args.stages = std::min(kWgmmaMaxStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
   if (const char* e = getenv("NIBBLE_STAGES")) args.stages = std::min(args.stages, atoi(e));
-  args.partials = launch.partials;
-  args.done = launch.done;
+  args.blocks = plan.blocks;
+  args.shares = launch.shares;
   const auto kernel = WgmmaKernel<Pairs, Unit, Shape>;
   // The same for every launch: another thread may be between this call and its own launch.
   error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaSharedBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
-                         static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
-                         args, maps);
+  error = LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
+                          static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
+                          args, maps);
+  const int64_t shared_tiles = plan.tiles - plan.whole_tiles;
+  if (error != cudaSuccess || shared_tiles == 0) return error;
+  return LaunchDependent(AddSharesKernel<Unit, Shape>,
+                         dim3(static_cast<unsigned>(shared_tiles * Shape::kVectors)),
+                         dim3(Shape::kMultiplying), 0, stream, view, args);
 }
 
 template <class Pairs, class Unit>
