@@ -1,0 +1,45 @@
+// Whether one of several callers asks for much more than another, judged by the rows that each had
+// waiting at once. A plain data structure: no lock, no clock.
+#ifndef NIBBLE_SERVER_BATCHER_CONTENTION_H_
+#define NIBBLE_SERVER_BATCHER_CONTENTION_H_
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "server/clock/clock.h"
+
+namespace nibble::server {
+
+class Contention {
+ public:
+  // A request of `rows` came; with it its caller has `waiting_rows` queued. Both > 0.
+  void Note(uint64_t caller, int64_t rows, int64_t waiting_rows, Clock::TimePoint now);
+
+  // The rows of the lightest caller's largest request, where another caller lately had more than
+  // twice as many rows waiting as it ever had; else 0.
+  int64_t LightRequestRows(Clock::TimePoint now);
+
+ private:
+  struct Load {
+    int64_t request_rows = 0;  // of the largest request
+    int64_t waiting_rows = 0;  // the most at once; 0: not seen
+
+    void Add(const Load& other);
+  };
+  struct Caller {
+    Load current;   // in this window
+    Load previous;  // in the one before
+  };
+
+  void Turn(Clock::TimePoint now);
+
+  std::unordered_map<uint64_t, Caller> callers_;
+  Clock::TimePoint window_begin_ = Clock::TimePoint::min();
+  // What the last window with several callers showed, and when that ended.
+  int64_t light_request_rows_ = 0;
+  Clock::TimePoint seen_ = Clock::TimePoint::min();
+};
+
+}  // namespace nibble::server
+
+#endif  // NIBBLE_SERVER_BATCHER_CONTENTION_H_
