@@ -159,6 +159,14 @@ constexpr auto kOptions = std::to_array<Option>({
      .value = "US",
      .meaning = "Longest time in microseconds that a batch which is not full waits for more rows.",
      .max = 60'000'000},
+    {.key = "contended_batch_us",
+     .field = &Config::contended_batch_us,
+     .value = "US",
+     .meaning =
+         "While one caller asks for much more than another, batches are kept to this time in "
+         "microseconds, or twice that of one small request of each; 0: to max_batch_rows "
+         "alone.",
+     .max = 60'000'000},
     {.key = "batches_in_flight",
      .field = &Config::batches_in_flight,
      .value = "COUNT",
