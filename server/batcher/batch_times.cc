@@ -10,7 +10,11 @@ using std::chrono::seconds;
 
 // Of the keys whose times are kept. Versions come and go; what is dropped is learned again.
 constexpr size_t kMaxKeys = 4096;
-constexpr double kWeight = 0.25;
+// A batch that was slower than the others was probably disturbed, a faster one was not.
+constexpr double kWeightOfSlower = 0.05;
+constexpr double kWeightOfFaster = 0.5;
+// The base decides the rest and costs little to run again, a size that may be too slow costs more.
+constexpr Clock::Duration kMemoryOfBase = seconds(1);
 constexpr Clock::Duration kMemory = seconds(10);
 constexpr double kMostOfBase = 2;
 
@@ -25,10 +29,11 @@ void BatchTimes::Record(const BatchKey& key, int64_t rows, Clock::TimePoint begi
   const size_t size = SizeOf(rows);
   if (size >= kSizes) return;
   if (keys_.size() >= kMaxKeys && !keys_.contains(key)) keys_.clear();
-  Mean& mean = keys_[key][size];
+  Time& time = keys_[key][size];
   const double us = MicrosecondsBetween(begin, end);
-  mean.us = mean.at == Clock::TimePoint::min() ? us : mean.us + kWeight * (us - mean.us);
-  mean.at = end;
+  const double weight = us > time.us ? kWeightOfSlower : kWeightOfFaster;
+  time.us = time.at == Clock::TimePoint::min() ? us : time.us + weight * (us - time.us);
+  time.at = end;
 }
 
 int64_t BatchTimes::RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Duration least,
@@ -36,18 +41,18 @@ int64_t BatchTimes::RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Du
   const auto found = keys_.find(key);
   size_t size = SizeOf(base_rows);
   if (found == keys_.end() || size >= kSizes) return base_rows;
-  const Means& means = found->second;
-  const auto known = [&](size_t of) {
-    return means[of].at != Clock::TimePoint::min() && now - means[of].at < kMemory;
+  const Times& times = found->second;
+  const auto known = [&](size_t of, Clock::Duration memory) {
+    return times[of].at != Clock::TimePoint::min() && now - times[of].at < memory;
   };
-  if (!known(size)) return base_rows;
+  if (!known(size, kMemoryOfBase)) return base_rows;
   const double us =
-      std::max(MicrosecondsBetween({}, Clock::TimePoint(least)), kMostOfBase * means[size].us);
-  while (known(size) && size + 1 < kSizes) {
-    const Mean& next = means[size + 1];
-    if (known(size + 1) && next.us > us) {
+      std::max(MicrosecondsBetween({}, Clock::TimePoint(least)), kMostOfBase * times[size].us);
+  while (known(size, kMemory) && size + 1 < kSizes) {
+    const Time& next = times[size + 1];
+    if (known(size + 1, kMemory) && next.us > us) {
       // Between the two, as if the time grew evenly.
-      const double part = (us - means[size].us) / (next.us - means[size].us);
+      const double part = (us - times[size].us) / (next.us - times[size].us);
       const auto more = static_cast<int64_t>(part * static_cast<double>(RowsOf(size)));
       return std::max(base_rows, RowsOf(size) + more);
     }

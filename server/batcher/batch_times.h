@@ -1,5 +1,5 @@
 // How long batches take, learned from those that ran: for each key and size (up to 1, 2, 4, 8, ...
-// rows) a moving mean. A plain data structure: no lock, no clock.
+// rows) about what one takes when nothing disturbs it. A plain data structure: no lock, no clock.
 #ifndef NIBBLE_SERVER_BATCHER_BATCH_TIMES_H_
 #define NIBBLE_SERVER_BATCHER_BATCH_TIMES_H_
 
@@ -27,13 +27,13 @@ class BatchTimes {
 
  private:
   static constexpr size_t kSizes = 32;
-  struct Mean {
+  struct Time {
     double us = 0;
     Clock::TimePoint at = Clock::TimePoint::min();
   };
-  using Means = std::array<Mean, kSizes>;
+  using Times = std::array<Time, kSizes>;
 
-  std::unordered_map<BatchKey, Means, absl::Hash<BatchKey>> keys_;
+  std::unordered_map<BatchKey, Times, absl::Hash<BatchKey>> keys_;
 };
 
 }  // namespace nibble::server

@@ -179,8 +179,7 @@ absl::StatusOr<Batcher::Ticket> Batcher::Impl::Submit(Work work) {
     request.submitted = now;
     pending_.fetch_add(1);
     queue_.Push(request);
-    contention_.Note(request.work.caller, request.work.rows, queue_.RowsOf(request.work.caller),
-                     now);
+    contention_.Note(request.work.caller, request.work.rows, now);
   });
   if (admitted.ok()) return ticket;
   if (rejected.has_value() && observer_ != nullptr) observer_->OnRejected(*rejected);

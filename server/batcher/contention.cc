@@ -7,7 +7,7 @@
 namespace nibble::server {
 namespace {
 
-// Longer than most batches, so that what a caller sends between two of them falls into one window.
+// Longer than most batches, so that callers who wait for their answers are seen in each.
 constexpr Clock::Duration kWindow = std::chrono::seconds(1);
 // A caller who comes once in a while finds the device as it left it.
 constexpr Clock::Duration kMemory = std::chrono::seconds(10);
@@ -18,13 +18,13 @@ constexpr int64_t kMuchMore = 2;
 
 void Contention::Load::Add(const Load& other) {
   request_rows = std::max(request_rows, other.request_rows);
-  waiting_rows = std::max(waiting_rows, other.waiting_rows);
+  rows += other.rows;
 }
 
-void Contention::Note(uint64_t caller, int64_t rows, int64_t waiting_rows, Clock::TimePoint now) {
+void Contention::Note(uint64_t caller, int64_t rows, Clock::TimePoint now) {
   if (window_begin_ == Clock::TimePoint::min()) window_begin_ = now;
   if (now - window_begin_ >= kWindow) Turn(now);
-  callers_[caller].current.Add({rows, waiting_rows});
+  callers_[caller].current.Add({rows, rows});
 }
 
 int64_t Contention::LightRequestRows(Clock::TimePoint now) {
@@ -40,17 +40,17 @@ void Contention::Turn(Clock::TimePoint now) {
     for (const auto& [id, caller] : callers_) {
       Load load = caller.current;
       load.Add(caller.previous);
-      most_rows = std::max(most_rows, load.waiting_rows);
-      if (light.waiting_rows == 0 || load.waiting_rows < light.waiting_rows) light = load;
+      most_rows = std::max(most_rows, load.rows);
+      if (light.rows == 0 || load.rows < light.rows) light = load;
     }
-    light_request_rows_ = most_rows / kMuchMore > light.waiting_rows ? light.request_rows : 0;
+    light_request_rows_ = most_rows / kMuchMore > light.rows ? light.request_rows : 0;
     seen_ = window_begin_ + kWindow;
   }
   const bool pause = now - window_begin_ >= 2 * kWindow;
   for (auto it = callers_.begin(); it != callers_.end();) {
     it->second.previous = pause ? Load{} : it->second.current;
     it->second.current = {};
-    it = it->second.previous.waiting_rows == 0 ? callers_.erase(it) : std::next(it);
+    it = it->second.previous.rows == 0 ? callers_.erase(it) : std::next(it);
   }
   window_begin_ = now;
 }

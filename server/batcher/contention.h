@@ -1,5 +1,5 @@
-// Whether one of several callers asks for much more than another, judged by the rows that each had
-// waiting at once. A plain data structure: no lock, no clock.
+// Whether one of several callers asks for much more than another, judged by the rows that each has
+// sent lately. A plain data structure: no lock, no clock.
 #ifndef NIBBLE_SERVER_BATCHER_CONTENTION_H_
 #define NIBBLE_SERVER_BATCHER_CONTENTION_H_
 
@@ -12,17 +12,17 @@ namespace nibble::server {
 
 class Contention {
  public:
-  // A request of `rows` came; with it its caller has `waiting_rows` queued. Both > 0.
-  void Note(uint64_t caller, int64_t rows, int64_t waiting_rows, Clock::TimePoint now);
+  // A request of `rows` (> 0) came.
+  void Note(uint64_t caller, int64_t rows, Clock::TimePoint now);
 
-  // The rows of the lightest caller's largest request, where another caller lately had more than
-  // twice as many rows waiting as it ever had; else 0.
+  // The rows of the lightest caller's largest request, where another caller lately sent more than
+  // twice as many rows as it did; else 0.
   int64_t LightRequestRows(Clock::TimePoint now);
 
  private:
   struct Load {
     int64_t request_rows = 0;  // of the largest request
-    int64_t waiting_rows = 0;  // the most at once; 0: not seen
+    int64_t rows = 0;          // of all requests; 0: not seen
 
     void Add(const Load& other);
   };

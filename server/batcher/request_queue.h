@@ -105,9 +105,6 @@ class RequestQueue {
   // pieces_of[i] is the request of batch.pieces[i]; a request has one piece.
   void Take(Lane& lane, int64_t most_rows, Batch& batch, std::vector<Request*>& pieces_of);
 
-  // Rows of a caller with requests here.
-  int64_t RowsOf(uint64_t caller) const { return callers_.find(caller)->second.rows; }
-
   // Callers with requests here, and `caller`.
   size_t CallersWith(uint64_t caller) const;
   // What part of the bounds the caller would hold with `more` added, in rows or bytes, whichever is

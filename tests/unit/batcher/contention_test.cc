@@ -18,21 +18,21 @@ constexpr uint64_t kLight = 2;
 TEST(ContentionTest, OneCallerAloneContendsWithNobody) {
   Contention contention;
   Clock::TimePoint now{};
-  for (int i = 1; i < 100; ++i, now += milliseconds(100)) contention.Note(kFlood, 1, 1000, now);
+  for (int i = 1; i < 100; ++i, now += milliseconds(100)) contention.Note(kFlood, 1, now);
   EXPECT_EQ(contention.LightRequestRows(now), 0);
 }
 
 TEST(ContentionTest, SeesTheLightCallerOnceTheWindowIsOverAndForgetsItLater) {
   Contention contention;
   Clock::TimePoint now{};
-  contention.Note(kFlood, 8, 100, now);
-  contention.Note(kLight, 3, 6, now);
-  contention.Note(kLight, 2, 4, now);
+  for (int i = 0; i < 10; ++i) contention.Note(kFlood, 8, now);
+  contention.Note(kLight, 3, now);
+  contention.Note(kLight, 2, now);
   EXPECT_EQ(contention.LightRequestRows(now), 0);
   now += seconds(1);
   EXPECT_EQ(contention.LightRequestRows(now), 3) << "its largest request";
   for (int i = 0; i < 9; ++i, now += seconds(1)) {
-    contention.Note(kFlood, 8, 100, now);
+    contention.Note(kFlood, 80, now);
     EXPECT_EQ(contention.LightRequestRows(now), 3);
   }
   now += seconds(2);
@@ -42,10 +42,9 @@ TEST(ContentionTest, SeesTheLightCallerOnceTheWindowIsOverAndForgetsItLater) {
 TEST(ContentionTest, CallersAlikeDoNotContend) {
   Contention contention;
   Clock::TimePoint now{};
-  for (int i = 0; i < 10; ++i, now += milliseconds(700)) {
-    // Every other time one of them has only begun when the window ends.
-    contention.Note(kFlood, 1, 40, now);
-    contention.Note(kLight, 1, i % 2 == 0 ? 20 : 1, now);
+  for (int i = 0; i < 40; ++i, now += milliseconds(130)) {
+    contention.Note(kFlood, 1, now);
+    contention.Note(kLight, i % 2 == 0 ? 2 : 1, now);
     EXPECT_EQ(contention.LightRequestRows(now), 0);
   }
 }
@@ -53,9 +52,9 @@ TEST(ContentionTest, CallersAlikeDoNotContend) {
 TEST(ContentionTest, ThoseWhoCameBeforeALongPauseDoNotCountWithThoseAfter) {
   Contention contention;
   Clock::TimePoint now{};
-  contention.Note(kLight, 1, 1, now);
+  contention.Note(kLight, 1, now);
   now += seconds(60);
-  contention.Note(kFlood, 1, 100, now);
+  contention.Note(kFlood, 100, now);
   now += seconds(1);
   EXPECT_EQ(contention.LightRequestRows(now), 0);
 }
@@ -104,6 +103,10 @@ TEST_F(BatchTimesTest, OldTimesAreMeasuredAgain) {
   EXPECT_EQ(Rows(1), 2) << "it may be faster by now";
   Ran(2, microseconds(100));
   EXPECT_EQ(Rows(1), 1) << "one fast run does not outweigh a slow one";
+  for (int i = 0; i < 3; ++i) Ran(2, microseconds(100));
+  EXPECT_EQ(Rows(1), 4);
+  Ran(2, microseconds(900));
+  EXPECT_EQ(Rows(1), 4) << "a slow run was disturbed";
 }
 
 TEST_F(BatchTimesTest, AnySizeIsSafe) {
