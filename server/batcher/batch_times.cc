@@ -16,7 +16,7 @@ constexpr double kWeightOfFaster = 0.5;
 // The base decides the rest and costs little to run again, a size that may be too slow costs more.
 constexpr Clock::Duration kMemoryOfBase = seconds(1);
 constexpr Clock::Duration kMemory = seconds(10);
-constexpr double kMostOfBase = 2;
+constexpr double kMostOfBase = 1.5;
 
 // 2^size is the smallest power of two that is not below `rows`.
 size_t SizeOf(int64_t rows) { return std::bit_width(static_cast<uint64_t>(rows - 1)); }

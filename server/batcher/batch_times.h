@@ -19,9 +19,9 @@ class BatchTimes {
  public:
   void Record(const BatchKey& key, int64_t rows, Clock::TimePoint begin, Clock::TimePoint end);
 
-  // The rows of a batch that should take no longer than `least`, or twice the time of `base_rows`
-  // (> 0) where that is more; never fewer than base_rows. Sizes that have not run for a while are
-  // tried again: base_rows alone, or the next size above those known to be fast enough.
+  // The rows of a batch that should take no longer than `least`, or half as long again as
+  // `base_rows` (> 0) where that is more; never fewer than base_rows. Sizes that have not run for a
+  // while are tried again: base_rows alone, or the next size above those known to be fast enough.
   int64_t RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Duration least,
                      Clock::TimePoint now) const;
 

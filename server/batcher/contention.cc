@@ -24,7 +24,15 @@ void Contention::Load::Add(const Load& other) {
 void Contention::Note(uint64_t caller, int64_t rows, Clock::TimePoint now) {
   if (window_begin_ == Clock::TimePoint::min()) window_begin_ = now;
   if (now - window_begin_ >= kWindow) Turn(now);
-  callers_[caller].current.Add({rows, rows});
+  const auto [entry, is_new] = callers_.try_emplace(caller);
+  Load& load = entry->second.current;
+  load.Add({rows, rows});
+  most_rows_ = std::max(most_rows_, load.rows + entry->second.previous.rows);
+  // The batch in progress may be long; the next one should not be.
+  if (is_new && most_rows_ / kMuchMore > rows) {
+    light_request_rows_ = rows;
+    seen_ = now;
+  }
 }
 
 int64_t Contention::LightRequestRows(Clock::TimePoint now) {
@@ -36,20 +44,20 @@ int64_t Contention::LightRequestRows(Clock::TimePoint now) {
 void Contention::Turn(Clock::TimePoint now) {
   if (callers_.size() > 1) {
     Load light;
-    int64_t most_rows = 0;
     for (const auto& [id, caller] : callers_) {
       Load load = caller.current;
       load.Add(caller.previous);
-      most_rows = std::max(most_rows, load.rows);
       if (light.rows == 0 || load.rows < light.rows) light = load;
     }
-    light_request_rows_ = most_rows / kMuchMore > light.rows ? light.request_rows : 0;
+    light_request_rows_ = most_rows_ / kMuchMore > light.rows ? light.request_rows : 0;
     seen_ = window_begin_ + kWindow;
   }
+  most_rows_ = 0;
   const bool pause = now - window_begin_ >= 2 * kWindow;
   for (auto it = callers_.begin(); it != callers_.end();) {
     it->second.previous = pause ? Load{} : it->second.current;
     it->second.current = {};
+    most_rows_ = std::max(most_rows_, it->second.previous.rows);
     it = it->second.previous.rows == 0 ? callers_.erase(it) : std::next(it);
   }
   window_begin_ = now;

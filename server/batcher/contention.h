@@ -35,7 +35,8 @@ class Contention {
 
   std::unordered_map<uint64_t, Caller> callers_;
   Clock::TimePoint window_begin_ = Clock::TimePoint::min();
-  // What the last window with several callers showed, and when that ended.
+  int64_t most_rows_ = 0;  // of a caller in both windows
+  // What the last window with several callers showed, or a new caller in this one, and when.
   int64_t light_request_rows_ = 0;
   Clock::TimePoint seen_ = Clock::TimePoint::min();
 };

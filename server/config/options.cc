@@ -164,7 +164,7 @@ constexpr auto kOptions = std::to_array<Option>({
      .value = "US",
      .meaning =
          "While one caller asks for much more than another, batches are kept to this time in "
-         "microseconds, or twice that of one small request of each; 0: to max_batch_rows "
+         "microseconds, or 1.5 times that of one small request of each; 0: to max_batch_rows "
          "alone.",
      .max = 60'000'000},
     {.key = "batches_in_flight",

@@ -308,6 +308,7 @@ TEST_P(BatcherModelTest, RandomTraffic) {
   options.max_queue_bytes = std::array{100, 400, 100000}[seed % 3];
   options.batches_in_flight = 1 + static_cast<int>(seed % 3);
   options.max_queue_delay = microseconds(std::array{0, 0, 5, 25, 10}[seed % 5]);
+  options.contended_batch = microseconds(0);
   const int callers = std::array{1, 3, 2, 8}[seed / 4 % 4];
   Model(options, callers, seed).RunAll(600);
 }
