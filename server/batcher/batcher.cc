@@ -53,12 +53,15 @@ bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
 }
 
 bool Batcher::Impl::TakeBatch(Clock::TimePoint now, FormedBatch& formed) {
-  Lane* lane = queue_.Next(accepting_ ? now - options_.max_queue_delay : Clock::TimePoint::max());
+  const Clock::TimePoint ripe =
+      accepting_ ? now - options_.max_queue_delay : Clock::TimePoint::max();
+  Lane* lane = queue_.Next(ripe);
   if (lane == nullptr) return false;
   int64_t most_rows = options_.max_batch_rows;
-  const int64_t light_rows =
-      options_.contended_batch.count() > 0 ? contention_.LightRequestRows(now) : 0;
-  if (light_rows > 0) {
+  const int64_t light_rows = contention_.LightRequestRows(now);
+  // One that starts before its time because it is full is taken whole: what is left would be held.
+  const bool early = queue_.Oldest()->submitted > ripe;
+  if (light_rows > 0 && !early && options_.contended_batch.count() > 0) {
     // As many rows of each caller as the lightest one asks for, and more where that does not take
     // too long.
     const auto callers = static_cast<int64_t>(lane->flows.size());

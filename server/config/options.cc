@@ -163,9 +163,8 @@ constexpr auto kOptions = std::to_array<Option>({
      .field = &Config::contended_batch_us,
      .value = "US",
      .meaning =
-         "While one caller asks for much more than another, batches are kept to this time in "
-         "microseconds, or 1.5 times that of one small request of each; 0: to max_batch_rows "
-         "alone.",
+         "While one caller floods others, batches take about this long in microseconds, or 1.5 "
+         "times a small one; 0: no bound.",
      .max = 60'000'000},
     {.key = "batches_in_flight",
      .field = &Config::batches_in_flight,

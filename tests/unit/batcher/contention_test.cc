@@ -175,6 +175,18 @@ TEST_F(ContendedBatchTest, LargeRequestsAreSplitForALightCaller) {
   EXPECT_GE(sent_[large].outcome.batches, 15);
 }
 
+TEST_F(ContendedBatchTest, AFullBatchThatIsNotHeldIsTakenWhole) {
+  Start(
+      {.max_batch_rows = 8, .max_queue_delay = seconds(60), .contended_batch = microseconds(400)});
+  Send(2, 1, {.caller = kLight});
+  Flood(7);
+  EXPECT_EQ(executor_.held(), 0u);
+  Flood(1);
+  EXPECT_EQ(executor_.batch().rows, 8);
+  clock_.Advance(seconds(60));
+  ReleaseAll();
+}
+
 TEST_F(ContendedBatchTest, ZeroTurnsItOff) {
   Start({.max_batch_rows = 64, .contended_batch = microseconds(0)});
   Flood(200);
