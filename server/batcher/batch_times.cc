@@ -46,13 +46,18 @@ int64_t BatchTimes::RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Du
     return times[of].at != Clock::TimePoint::min() && now - times[of].at < memory;
   };
   if (!known(size, kMemoryOfBase)) return base_rows;
+  // No longer than a larger one: those run more often, so that less of the disturbance is in them.
+  double base_us = times[size].us;
+  for (size_t larger = size + 1; larger < kSizes; ++larger) {
+    if (known(larger, kMemory)) base_us = std::min(base_us, times[larger].us);
+  }
   const double us =
-      std::max(MicrosecondsBetween({}, Clock::TimePoint(least)), kMostOfBase * times[size].us);
+      std::max(MicrosecondsBetween({}, Clock::TimePoint(least)), kMostOfBase * base_us);
   while (known(size, kMemory) && size + 1 < kSizes) {
     const Time& next = times[size + 1];
     if (known(size + 1, kMemory) && next.us > us) {
       // Between the two, as if the time grew evenly.
-      const double part = (us - times[size].us) / (next.us - times[size].us);
+      const double part = std::max(0.0, (us - times[size].us) / (next.us - times[size].us));
       const auto more = static_cast<int64_t>(part * static_cast<double>(RowsOf(size)));
       return std::max(base_rows, RowsOf(size) + more);
     }

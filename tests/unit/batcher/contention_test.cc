@@ -110,6 +110,13 @@ TEST_F(BatchTimesTest, OldTimesAreMeasuredAgain) {
   EXPECT_EQ(Rows(1), 4) << "a slow run was disturbed";
 }
 
+TEST_F(BatchTimesTest, ADisturbedBaseTakesNoLongerThanALargerSize) {
+  Ran(1, microseconds(900));
+  Ran(2, microseconds(100));
+  Ran(4, microseconds(200));
+  EXPECT_EQ(Rows(1), 3) << "1.5 times 100 us";
+}
+
 TEST_F(BatchTimesTest, AnySizeIsSafe) {
   const int64_t huge = int64_t{1} << 40;
   Ran(huge, microseconds(1));
