@@ -200,8 +200,10 @@ class PlannedCheckpoint final : public Checkpoint {
     }
     const LayerPlan& plan = plans_[index];
     for (const std::string& prefix : plan.prefixes) {
-      ForTensorsOf(tensors_, prefix, [](std::string_view, const TensorEntry& tensor) {
-        if (tensor.file != nullptr) tensor.file->Populate(tensor.data);
+      ForTensorsOf(tensors_, prefix, [](std::string_view part, const TensorEntry& tensor) {
+        // Not those of layers whose names go on from this one's; companions with a dot are small.
+        if (part.find('.') != std::string_view::npos || tensor.file == nullptr) return;
+        tensor.file->Populate(tensor.data);
       });
     }
     CanonicalWeight weight;

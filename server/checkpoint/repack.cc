@@ -92,13 +92,13 @@ void TransposeLanes(const std::byte* from, int64_t stride, std::byte* to, int64_
 }
 
 // The same for [kTileRows, kTileRows]. Each line of `from` is read whole, one after the other:
-// lines a power of two apart share a few places in the cache, too few for all of them.
+// lines a power of two apart share a few places in the cache, too few for all of them. `ahead`: the
+// lines of the next kTileRows rows are fetched meanwhile, since no prefetcher sees such strides.
 void TransposeSquare(const std::byte* from, int64_t stride, std::byte* to, int64_t to_stride,
                      bool ahead) {
   for (int64_t row = 0; row < kTileRows; row += kLanes) {
-    if (ahead) {
-      for (int64_t i = 0; i < kLanes; ++i)
-        __builtin_prefetch(from + 4 * (row + kTileRows + i) * stride, 0, 2);
+    for (int64_t i = 0; ahead && i < kLanes; ++i) {
+      __builtin_prefetch(from + 4 * (row + kTileRows + i) * stride, 0, 2);
     }
     for (int64_t col = 0; col < kTileRows; col += kLanes) {
       TransposeLanes(from + 4 * (row * stride + col), stride, to + col * to_stride + 4 * row,
@@ -108,8 +108,8 @@ void TransposeSquare(const std::byte* from, int64_t stride, std::byte* to, int64
 }
 
 // Transposes words [rows, cols] of `from`, `stride` words apart, rows <= kTileRows: column c
-// becomes the first `bytes` bytes (at most 4 * rows) at `to` + c * to_stride. `past`: see
-// StorePast.
+// becomes the first `bytes` bytes (at most 4 * rows) at `to` + c * to_stride. `past` and
+// `ahead`: see StorePast and TransposeSquare.
 void TransposeTile(const std::byte* from, int64_t stride, int64_t rows, int64_t cols, std::byte* to,
                    int64_t to_stride, int64_t bytes, bool past, bool ahead) {
   constexpr int64_t kLine = 4 * kTileRows;
