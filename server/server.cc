@@ -213,6 +213,7 @@ absl::Status GrpcServer::OpenEngine() {
   options.batcher.max_queue_rows = config_.max_queue_rows;
   options.batcher.max_queue_bytes = config_.max_queue_bytes;
   options.batcher.max_queue_delay = std::chrono::microseconds(config_.max_queue_delay_us);
+  options.batcher.contended_batch = std::chrono::microseconds(config_.contended_batch_us);
   options.batcher.batches_in_flight = config_.batches_in_flight;
   options.on_device_lost = [this](const absl::Status& status) {
     log::Error("device_lost", {{"error", MessageOf(status)}});

@@ -27,7 +27,8 @@ Status CheckSizes(const CanonicalWeight& weight, const WeightGeometry& geometry)
   const WeightSpec& spec = weight.spec;
   const bool nested = geometry.nested_scale_count > 0;
   const bool indexed = spec.format == Format::kInt4 && spec.has_group_index;
-  NIBBLE_RETURN_IF_ERROR(CheckSize("codes", weight.codes, geometry.code_bytes));
+  const bool has_source = spec.format == Format::kInt4 && weight.code_source != nullptr;
+  NIBBLE_RETURN_IF_ERROR(CheckSize("codes", weight.codes, has_source ? 0 : geometry.code_bytes));
   NIBBLE_RETURN_IF_ERROR(CheckSize("scales", weight.scales, geometry.scale_bytes));
   NIBBLE_RETURN_IF_ERROR(CheckSize("nested_scales", weight.nested_scales,
                                    BytesOf(geometry.nested_scale_count, DType::kF32)));
@@ -149,6 +150,9 @@ Status ValidateWeight(const CanonicalWeight& weight) {
 Status DecodeReference(const CanonicalWeight& weight, int64_t row_begin, int64_t rows,
                        std::span<float> out) {
   NIBBLE_RETURN_IF_ERROR(ValidateWeight(weight));
+  if (weight.code_source != nullptr) {
+    return absl::InvalidArgumentError("codes: expected bytes; received a source of them");
+  }
   const int64_t n = weight.spec.n;
   const int64_t k = weight.spec.k;
   if (row_begin < 0 || rows < 0 || row_begin > n || rows > n - row_begin) {
@@ -167,6 +171,13 @@ Status DecodeReference(const CanonicalWeight& weight, int64_t row_begin, int64_t
     }
   }
   return absl::OkStatus();
+}
+
+CanonicalWeight WithCodes(CanonicalWeight weight) {
+  if (weight.code_source == nullptr) return weight;
+  weight.codes = weight.code_source->ReadAll();
+  weight.code_source = nullptr;
+  return weight;
 }
 
 }  // namespace nibble

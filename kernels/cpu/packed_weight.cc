@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/pack_codes.h"
 #include "nibble/numeric.h"
 
 namespace nibble::cpu {
@@ -56,87 +57,9 @@ void SortColumns(const CanonicalWeight& weight, int64_t groups, int64_t* columns
   std::fill(run_ends, run_ends + groups, 0);
   for (const int32_t group : group_of) ++run_ends[group];
   std::partial_sum(run_ends, run_ends + groups, run_ends);
-  std::iota(columns, columns + k, int64_t{0});
-  std::stable_sort(columns, columns + k,
-                   [&](int64_t a, int64_t b) { return group_of[a] < group_of[b]; });
-}
-
-// Two 4-bit codes of a flat array: NF4 keeps the even one in the high nibble, INT4 in the low one.
-template <bool kEvenIsHigh>
-void UnpackCodes(const uint8_t* packed, int64_t first, int64_t count, uint8_t* codes) {
-  constexpr int kEvenShift = kEvenIsHigh ? 4 : 0;
-  int64_t i = 0;
-  if (first % 2 != 0 && count > 0) codes[i++] = (packed[first / 2] >> (4 - kEvenShift)) & 15;
-  const uint8_t* bytes = packed + (first + i) / 2;
-  for (; i + 2 <= count; i += 2, ++bytes) {
-    codes[i] = (*bytes >> kEvenShift) & 15;
-    codes[i + 1] = (*bytes >> (4 - kEvenShift)) & 15;
-  }
-  if (i < count) codes[i] = (*bytes >> kEvenShift) & 15;
-}
-
-// Sixteen bytes side by side (a vector type of GCC and Clang).
-using Bytes = uint8_t __attribute__((vector_size(16)));
-
-// Whole groups of kDecodeGroup codes that begin with a byte: code j of the first sixteen goes to
-// the low nibble of byte j, code 16 + j to its high one.
-template <bool kEvenIsHigh>
-void PackGroups(const uint8_t* from, int64_t groups, uint8_t* to) {
-  static_assert(kDecodeGroup == 2 * sizeof(Bytes));
-  for (int64_t group = 0; group < groups; ++group, from += sizeof(Bytes), to += sizeof(Bytes)) {
-    Bytes packed;
-    std::memcpy(&packed, from, sizeof(packed));
-    const Bytes low = packed & 15;
-    const Bytes high = packed >> 4;
-    const Bytes even = kEvenIsHigh ? high : low;
-    const Bytes odd = kEvenIsHigh ? low : high;
-    // The first half of each holds codes below sixteen, the second those above.
-    const Bytes first =
-        __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const Bytes second = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
-                                                 13, 29, 14, 30, 15, 31);
-    const Bytes result = first | second << 4;
-    std::memcpy(to, &result, sizeof(result));
-  }
-}
-
-// One row of codes, of which the first is number `first` of `from`, in groups of kDecodeGroup
-// padded with zeros. `row` and `sorted` are scratch of k_padded codes, zero beyond K.
-template <bool kEvenIsHigh>
-void PackRow(const uint8_t* from, int64_t first, const PackedWeight& packed, uint8_t* row,
-             uint8_t* sorted, uint8_t* to) {
-  const int64_t inputs = packed.spec.k;
-  const uint8_t* codes = row;
-  int64_t k = 0;
-  if (packed.columns == nullptr && first % 2 == 0) {
-    const int64_t groups = inputs / kDecodeGroup;
-    PackGroups<kEvenIsHigh>(from + first / 2, groups, to);
-    k = groups * kDecodeGroup;
-  }
-  UnpackCodes<kEvenIsHigh>(from, first + k, inputs - k, row + k);
-  if (packed.columns != nullptr) {
-    for (int64_t i = 0; i < inputs; ++i) sorted[i] = row[packed.columns[i]];
-    codes = sorted;
-  }
-  for (; k < packed.k_padded; k += kDecodeGroup) {
-    for (int64_t j = 0; j < 16; ++j) {
-      to[k / 2 + j] = static_cast<uint8_t>(codes[k + j] | (codes[k + 16 + j] << 4));
-    }
-  }
-}
-
-void PackFourBit(const CanonicalWeight& weight, const PackedWeight& packed, uint8_t* to) {
-  const WeightSpec& spec = weight.spec;
-  const auto* from = reinterpret_cast<const uint8_t*>(weight.codes.data());
-  const auto padded = static_cast<size_t>(packed.k_padded);
-  std::vector<uint8_t> row(padded, 0);
-  std::vector<uint8_t> sorted(packed.columns == nullptr ? 0 : padded, 0);
-  for (int64_t n = 0; n < spec.n; ++n, to += packed.k_padded / 2) {
-    if (packed.flat_runs()) {
-      PackRow<true>(from, n * spec.k, packed, row.data(), sorted.data(), to);
-    } else {
-      PackRow<false>(from, n * 2 * CeilDiv(spec.k, 2), packed, row.data(), sorted.data(), to);
-    }
+  std::vector<int64_t> end(run_ends, run_ends + groups);
+  for (auto column = static_cast<int64_t>(k); column-- > 0;) {
+    columns[--end[static_cast<size_t>(group_of[static_cast<size_t>(column)])]] = column;
   }
 }
 
@@ -243,7 +166,7 @@ PackedWeight Pack(const CanonicalWeight& weight, std::byte* memory) {
     case Format::kNF4:
     case Format::kFP4:
     case Format::kInt4:
-      PackFourBit(weight, packed, codes);
+      PackCodes(weight, packed, codes);
       break;
     case Format::kFP8:
       for (int64_t n = 0; n < spec.n; ++n, codes += layout.row_bytes) {

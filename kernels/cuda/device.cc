@@ -167,8 +167,10 @@ StatusOr<std::unique_ptr<DeviceWeight>> CudaDevice::Upload(const CanonicalWeight
     return absl::InvalidArgumentError(
         fmt::format("reservation: expected one of {}; received one of another device", info_.id));
   }
+  // Whole, by the caller's thread: copies to the device go one weight after the other.
+  const CanonicalWeight whole = WithCodes(weight);
   const std::lock_guard lock(upload_mutex_);
-  return PackWeight(weight, context_, own_reservation,
+  return PackWeight(whole, context_, own_reservation,
                     static_cast<CudaStream&>(*upload_stream_).handle());
 }
 

@@ -38,10 +38,7 @@ bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
     const Clock::TimePoint now = clock_.Now();
     DropExpired(now, visit.ended);
     const bool idle = running_ < options_.batches_in_flight;
-    if (const Request* oldest = queue_.Oldest(); oldest != nullptr && idle) {
-      const bool ripe = !accepting_ || oldest->submitted + options_.max_queue_delay <= now;
-      taken = queue_.Take(ripe, formed.batch, formed.requests);
-    }
+    taken = idle && TakeBatch(now, formed);
     if (taken) ++running_;
     for (Request* request : formed.requests) {
       ++request->pieces_in_flight;
@@ -55,10 +52,32 @@ bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
   return taken;
 }
 
+bool Batcher::Impl::TakeBatch(Clock::TimePoint now, FormedBatch& formed) {
+  const Clock::TimePoint ripe =
+      accepting_ ? now - options_.max_queue_delay : Clock::TimePoint::max();
+  Lane* lane = queue_.Next(ripe);
+  if (lane == nullptr) return false;
+  int64_t most_rows = options_.max_batch_rows;
+  const int64_t light_rows = contention_.LightRequestRows(now);
+  // One that starts before its time because it is full is taken whole: what is left would be held.
+  const bool early = queue_.Oldest()->submitted > ripe;
+  if (light_rows > 0 && !early && options_.contended_batch.count() > 0) {
+    // As many rows of each caller as the lightest one asks for, and more where that does not take
+    // too long.
+    const auto callers = static_cast<int64_t>(lane->flows.size());
+    const int64_t base_rows =
+        std::min(std::max<int64_t>(1, most_rows / callers), light_rows) * callers;
+    most_rows =
+        std::min(most_rows, times_.RowsWithin(lane->key, base_rows, options_.contended_batch, now));
+  }
+  queue_.Take(*lane, most_rows, formed.batch, formed.requests);
+  formed.at = now;
+  return true;
+}
+
 void Batcher::Impl::RunBatch(Visit& visit, FormedBatch formed) {
-  const int64_t rows = formed.batch.rows;
   if (observer_ != nullptr) {
-    observer_->OnBatchFormed(formed.requests.front()->work.op, rows);
+    observer_->OnBatchFormed(formed.requests.front()->work.op, formed.batch.rows);
     for (size_t i = 0; i < formed.requests.size(); ++i) {
       if (formed.batch.pieces[i].row_begin != 0) continue;
       const Request& request = *formed.requests[i];
@@ -66,21 +85,22 @@ void Batcher::Impl::RunBatch(Visit& visit, FormedBatch formed) {
     }
   }
   visit.in_run = true;
+  RunningBatch running{formed.batch.key, formed.batch.rows, formed.at, std::move(formed.requests)};
   executor_.Run(std::move(formed.batch),
-                [self = shared_from_this(), requests = std::move(formed.requests),
-                 rows](const BatchResult& result) { self->OnBatchDone(requests, rows, result); });
+                [self = shared_from_this(), running = std::move(running)](
+                    const BatchResult& result) { self->OnBatchDone(running, result); });
   visit.in_run = false;
 }
 
-void Batcher::Impl::OnBatchDone(const std::vector<Request*>& requests, int64_t rows,
-                                const BatchResult& result) {
+void Batcher::Impl::OnBatchDone(const RunningBatch& batch, const BatchResult& result) {
   Enter([&](Ended& ended) {
     --running_;
-    for (Request* request : requests) {
+    if (result.status.ok()) times_.Record(batch.key, batch.rows, batch.begin, clock_.Now());
+    for (Request* request : batch.requests) {
       Outcome& outcome = request->outcome;
       outcome.compute_us += result.compute_us;
-      if (rows > outcome.batch_rows) {
-        outcome.batch_rows = rows;
+      if (batch.rows > outcome.batch_rows) {
+        outcome.batch_rows = batch.rows;
         outcome.kernel = result.kernel;
       }
       if (!result.status.ok()) {
@@ -162,6 +182,7 @@ absl::StatusOr<Batcher::Ticket> Batcher::Impl::Submit(Work work) {
     request.submitted = now;
     pending_.fetch_add(1);
     queue_.Push(request);
+    contention_.Note(request.work.caller, request.work.rows, now);
   });
   if (admitted.ok()) return ticket;
   if (rejected.has_value() && observer_ != nullptr) observer_->OnRejected(*rejected);

@@ -1,17 +1,20 @@
 // Gathers the rows of concurrent requests into batches for one device. It knows rows, bytes, time
 // and keys; what the rows mean is the executor's affair.
 //
-//   Submit -> queue of its key -> batch (oldest head first) -> executor -> done
+//   Submit -> queue of its key -> batch (callers in turn, oldest first) -> executor -> done
 //
 // - While fewer than `batches_in_flight` batches run, whatever is queued starts at once: a lone
 //   request never waits. Otherwise requests pile up and the next batch takes them.
 // - max_queue_delay holds a batch that is not full until its oldest request is that old, and no
 //   longer.
 // - A batch holds one key and at most max_batch_rows rows. A request larger than that is split into
-//   pieces and completes when all of them have; a smaller one is never split. Rows of one key and
-//   caller leave in the order of their requests; a piece may share its batch with others.
-// - Callers who want the same key take turns by rows, so that one with many requests queued does
-//   not keep another waiting.
+//   pieces and completes when all of them have; a smaller one is never split by it. Rows of one key
+//   and caller leave in the order of their requests; a piece may share its batch with others.
+// - Callers take turns by rows, for the next batch's key and for its rows, so that one with many
+//   requests queued does not keep another waiting. While one asks for much more than another, a
+//   batch has only the rows that take a bounded time (contended_batch; larger requests are split),
+//   so that the one in progress does not keep another waiting long either. Times are learned from
+//   the batches run.
 // - Expired and cancelled requests leave the queue by a timer or at once, not when the device is
 //   next idle, and are dropped again when a batch is formed. Their rows never reach the executor.
 // - A piece that is already in flight is waited for: after `done` nobody touches the request's
@@ -124,6 +127,11 @@ class Batcher {
     int64_t max_queue_rows = 131072;
     uint64_t max_queue_bytes = uint64_t{1} << 30;
     std::chrono::microseconds max_queue_delay{0};
+    // While a caller shares the device with one who asks for much more, a batch is kept to about
+    // this time, or 1.5 times that of one request like the lighter one's of each, where that is
+    // longer.
+    // 0: max_batch_rows is the only bound.
+    std::chrono::microseconds contended_batch{1000};
     int batches_in_flight = 1;
   };
   using Ticket = uint64_t;

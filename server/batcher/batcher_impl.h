@@ -35,7 +35,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/batcher/batch_times.h"
 #include "server/batcher/batcher.h"
+#include "server/batcher/contention.h"
 #include "server/batcher/request_queue.h"
 
 namespace nibble::server {
@@ -69,6 +71,13 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   struct FormedBatch {
     Batch batch;
     std::vector<Request*> requests;  // of batch.pieces, index for index
+    Clock::TimePoint at;
+  };
+  struct RunningBatch {
+    BatchKey key;
+    int64_t rows = 0;
+    Clock::TimePoint begin;
+    std::vector<Request*> requests;
   };
 
   // What a thread has to do before it leaves this batcher.
@@ -96,7 +105,7 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   void Deliver(Visit& visit);
   bool FormBatch(Visit& visit, FormedBatch& formed);
   void RunBatch(Visit& visit, FormedBatch formed);
-  void OnBatchDone(const std::vector<Request*>& requests, int64_t rows, const BatchResult& result);
+  void OnBatchDone(const RunningBatch& batch, const BatchResult& result);
   void OnTimer(uint64_t generation);
 
   // With the lock.
@@ -108,6 +117,8 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   void DropQueuedRows(Request& request, const absl::Status& status, RejectReason reason,
                       Clock::TimePoint now, Ended& ended);
   void DropExpired(Clock::TimePoint now, Ended& ended);
+  // Moves the rows of the next batch out of the queue; false where none may start.
+  bool TakeBatch(Clock::TimePoint now, FormedBatch& formed);
   void ArmTimer(bool hold_oldest);
   void ReportQueueRows(std::unique_lock<std::mutex>& lock);
 
@@ -122,6 +133,8 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   Ticket next_ticket_ = 1;
   Requests requests_;  // every request accepted and not ended
   RequestQueue queue_;
+  Contention contention_;
+  BatchTimes times_;
   int running_ = 0;  // batches in flight
 
   // One timer for the earliest deadline and the end of a hold. It is only ever moved forward: one

@@ -32,7 +32,13 @@ void RequestQueue::Push(Request& request) {
   caller.rows += request.work.rows;
   caller.bytes += request.work.bytes;
   request.caller_older = caller.newest;
-  if (caller.newest != nullptr) caller.newest->caller_newer = &request;
+  if (caller.newest != nullptr) {
+    caller.newest->caller_newer = &request;
+  } else {
+    caller.oldest = &request;
+    caller.virtual_rows = virtual_rows_;
+    callers_by_turn_.emplace(TurnOf(caller), &caller);
+  }
   caller.newest = &request;
   if (request.work.deadline != Clock::TimePoint::max()) {
     deadlines_.emplace(std::pair(request.work.deadline, request.ticket), &request);
@@ -59,10 +65,16 @@ Request* RequestQueue::EarliestDeadline() const {
   return deadlines_.empty() ? nullptr : deadlines_.begin()->second;
 }
 
-bool RequestQueue::Take(bool oldest_is_ripe, Batch& batch, std::vector<Request*>& pieces_of) {
-  const ByAge& candidates = oldest_is_ripe ? by_age_ : full_by_age_;
-  if (candidates.empty()) return false;
-  Lane& lane = *candidates.begin()->second;
+Lane* RequestQueue::Next(Clock::TimePoint ripe) const {
+  if (empty()) return nullptr;
+  const Request* turn = callers_by_turn_.begin()->second->oldest;
+  if (turn->submitted <= ripe) return turn->flow->lane;
+  if (Oldest()->submitted <= ripe) return by_age_.begin()->second;
+  return full_by_age_.empty() ? nullptr : full_by_age_.begin()->second;
+}
+
+void RequestQueue::Take(Lane& lane, int64_t most_rows, Batch& batch,
+                        std::vector<Request*>& pieces_of) {
   const Batcher::Ticket old_oldest = OldestOf(lane);
   batch.key = lane.key;
   while (!lane.by_turn.empty()) {
@@ -70,13 +82,14 @@ bool RequestQueue::Take(bool oldest_is_ripe, Batch& batch, std::vector<Request*>
     Request& request = *flow.head;
     const uint64_t caller = request.work.caller;
     const int64_t left = request.work.rows - request.next_row;
-    int64_t taken = std::min(left, bounds_.max_batch_rows - batch.rows);
-    const bool may_split = request.work.rows > bounds_.max_batch_rows;
+    int64_t taken = std::min(left, most_rows - batch.rows);
+    // One that has been split goes on being split, however many rows a batch may have by now.
+    const bool may_split = request.work.rows > most_rows || request.next_row > 0;
     if (taken == 0 || (taken < left && !may_split)) break;
     if (may_split && lane.flows.size() > 1) {
       // Not all of the batch to one caller while others wait.
       const auto callers = static_cast<int64_t>(lane.flows.size());
-      taken = std::min(taken, std::max<int64_t>(1, bounds_.max_batch_rows / callers));
+      taken = std::min(taken, std::max<int64_t>(1, most_rows / callers));
     }
     const auto found =
         may_split ? std::find(pieces_of.begin(), pieces_of.end(), &request) : pieces_of.end();
@@ -90,12 +103,20 @@ bool RequestQueue::Take(bool oldest_is_ripe, Batch& batch, std::vector<Request*>
     Unindex(flow);
     lane.virtual_rows = flow.virtual_rows;
     flow.virtual_rows += taken;
+    Charge(callers_.find(caller)->second, taken);
     HandOut(request, taken);
     if (taken == left) Unlink(request);
     Index(flow, caller);
   }
   Reindex(lane, old_oldest);
-  return true;
+}
+
+void RequestQueue::Charge(Caller& caller, int64_t rows) {
+  auto turn = callers_by_turn_.extract(TurnOf(caller));
+  virtual_rows_ = std::max(virtual_rows_, caller.virtual_rows);
+  caller.virtual_rows += rows;
+  turn.key() = TurnOf(caller);
+  callers_by_turn_.insert(std::move(turn));
 }
 
 void RequestQueue::HandOut(Request& request, int64_t rows) {
@@ -116,6 +137,13 @@ void RequestQueue::Unlink(Request& request) {
 
   const auto caller = callers_.find(request.work.caller);
   caller->second.bytes -= request.work.bytes;
+  if (caller->second.oldest == &request) {
+    callers_by_turn_.erase(TurnOf(caller->second));
+    caller->second.oldest = request.caller_newer;
+    if (request.caller_newer != nullptr) {
+      callers_by_turn_.emplace(TurnOf(caller->second), &caller->second);
+    }
+  }
   if (request.caller_older != nullptr) request.caller_older->caller_newer = request.caller_newer;
   (request.caller_newer != nullptr ? request.caller_newer->caller_older : caller->second.newest) =
       request.caller_older;

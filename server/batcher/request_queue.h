@@ -2,9 +2,10 @@
 // of their oldest request, and the deadlines of everything in them. A plain data structure: no
 // lock, no clock, no callback.
 //
-// Within a key the callers are served by start-time fair queueing (Goyal, Vin, Cheng 1996) over
-// rows: each caller has a virtual time that advances by the rows it was given, and the one furthest
-// behind is next. A caller's own requests keep their order; with one caller that is all there is.
+// Callers are served by start-time fair queueing (Goyal, Vin, Cheng 1996) over rows: each has a
+// virtual time that advances by the rows it was given, and the one furthest behind is next; over
+// all keys, to choose the key, and within a key, to choose the rows. A caller's own requests keep
+// their order; with one caller that is all there is.
 //
 // Every operation is O(log n) in the number of keys, callers or requests, or better, except
 // NewestOverShare.
@@ -96,10 +97,13 @@ class RequestQueue {
   // The request whose deadline comes first; null when none has one.
   Request* EarliestDeadline() const;
 
-  // Takes the rows of the next batch: from the key of the oldest request when `oldest_is_ripe`,
-  // else from the oldest among the keys that can fill a batch. pieces_of[i] is the request of
-  // batch.pieces[i]; a request has one piece. False, and nothing taken, where there is none.
-  bool Take(bool oldest_is_ripe, Batch& batch, std::vector<Request*>& pieces_of);
+  // The key that is next: of the oldest request of the caller whose turn it is, where that was
+  // submitted by `ripe`; else of the oldest request, where that was; else the oldest among the keys
+  // that can fill a batch. Null where there is none.
+  Lane* Next(Clock::TimePoint ripe) const;
+  // Takes the rows of a batch, at most `most_rows` (> 0): a request with more rows is split.
+  // pieces_of[i] is the request of batch.pieces[i]; a request has one piece.
+  void Take(Lane& lane, int64_t most_rows, Batch& batch, std::vector<Request*>& pieces_of);
 
   // Callers with requests here, and `caller`.
   size_t CallersWith(uint64_t caller) const;
@@ -115,15 +119,21 @@ class RequestQueue {
   struct Caller {
     int64_t rows = 0;
     uint64_t bytes = 0;
+    int64_t virtual_rows = 0;
+    Request* oldest = nullptr;
     Request* newest = nullptr;
   };
 
   double Share(int64_t rows, uint64_t bytes) const;
+  static std::pair<int64_t, Batcher::Ticket> TurnOf(const Caller& caller) {
+    return {caller.virtual_rows, caller.oldest->ticket};
+  }
   // Out of the orders of its lane before a flow's head or virtual time changes, and back, or gone
   // when it is empty.
   void Unindex(Flow& flow);
   void Index(Flow& flow, uint64_t caller);
   void Unlink(Request& request);
+  void Charge(Caller& caller, int64_t rows);
   void HandOut(Request& request, int64_t rows);
   // Brings the two orders of lanes up to date after a lane's oldest request or rows changed; drops
   // it when empty.
@@ -133,9 +143,11 @@ class RequestQueue {
   int64_t rows_ = 0;
   uint64_t bytes_ = 0;
   std::unordered_map<BatchKey, Lane, absl::Hash<BatchKey>> lanes_;
-  ByAge by_age_;       // every lane, by its oldest request's ticket
-  ByAge full_by_age_;  // the lanes that hold max_batch_rows or more
+  ByAge by_age_;              // every lane, by its oldest request's ticket
+  ByAge full_by_age_;         // the lanes that hold max_batch_rows or more
+  int64_t virtual_rows_ = 0;  // of the caller served last
   std::unordered_map<uint64_t, Caller> callers_;
+  std::map<std::pair<int64_t, Batcher::Ticket>, Caller*> callers_by_turn_;
   std::map<std::pair<Clock::TimePoint, Batcher::Ticket>, Request*> deadlines_;
 };
 

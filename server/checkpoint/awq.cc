@@ -35,7 +35,7 @@ absl::StatusOr<LayerPlan> PlanAwq(const Context& context, const std::string& pre
   NIBBLE_RETURN_IF_ERROR(ExpectShape("qzeros", *zeros, {groups, spec.n / 8}));
   NIBBLE_ASSIGN_OR_RETURN(spec.group_size, GroupSize(settings.group_size, spec.k, groups));
 
-  AttachFromTranspose(CodesFromInterleavedWords, *words, *scales, &plan);
+  AttachFromTranspose(CodesFromInterleavedWords, kInterleavedWordsTile, *words, *scales, &plan);
   AttachZeroPoints({PackedZeros::Layout::kInterleaved, zeros->data, spec.n, groups, 0}, &plan);
   NIBBLE_RETURN_IF_ERROR(AttachBias(context, prefix, &plan));
   return FinishPlan(prefix, "awq", std::move(plan));

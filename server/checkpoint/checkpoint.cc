@@ -106,6 +106,28 @@ int64_t HostBytesOf(const TensorMap& tensors, const LayerPlan& plan) {
   return bytes;
 }
 
+HostBytes MakePart(const PartPlan& part, ScratchPool& scratch) {
+  if (!part.write) return part.borrowed;
+  const ScratchPool::Lease lease = scratch.Take(static_cast<size_t>(part.bytes));
+  part.write(lease.bytes);
+  return HostBytes(lease.bytes, lease.keep_alive);
+}
+
+class PlannedCodes final : public CodeSource {
+ public:
+  PlannedCodes(const PartPlan& part, ScratchPool& scratch) : part_(part), scratch_(scratch) {}
+
+  CodeTile PreferredTile() const override { return part_.preferred_tile; }
+  void Read(const CodeTile& tile, std::byte* out, int64_t stride) const override {
+    part_.write_tile(tile, out, stride);
+  }
+  HostBytes ReadAll() const override { return MakePart(part_, scratch_); }
+
+ private:
+  const PartPlan& part_;
+  ScratchPool& scratch_;
+};
+
 class PlannedCheckpoint final : public Checkpoint {
  public:
   // `tensors` are kept, since the plans point into them.
@@ -149,31 +171,9 @@ class PlannedCheckpoint final : public Checkpoint {
   const std::vector<Layer>& layers() const override { return layers_; }
   const std::vector<std::string>& notices() const override { return notices_; }
 
-  absl::StatusOr<CanonicalWeight> Load(size_t index) const override try {
-    if (index >= plans_.size()) {
-      return absl::InvalidArgumentError(
-          fmt::format("{}: expected a layer below {}, received {}", label_, plans_.size(), index));
-    }
-    const LayerPlan& plan = plans_[index];
-    CanonicalWeight weight;
-    weight.spec = plan.spec;
-    weight.codes = Make(plan.codes);
-    weight.scales = Make(plan.scales);
-    weight.nested_scales = Make(plan.nested_scales);
-    weight.nested_map = Make(plan.nested_map);
-    weight.nested_offset = plan.nested_offset;
-    weight.zero_points = Make(plan.zero_points);
-    weight.group_index = Make(plan.group_index);
-    weight.bias = Make(plan.bias);
-    weight.input_scale = plan.input_scale;
-    if (absl::Status status = ValidateWeight(weight); !status.ok()) {
-      return Labelled(label_, InLayer(plan.layer.name, status));
-    }
-    return weight;
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(fmt::format("{}: no host memory for layer {}, {} bytes",
-                                                    label_, Quoted(layers_[index].name),
-                                                    layers_[index].bytes));
+  absl::StatusOr<CanonicalWeight> Load(size_t index) const override { return Load(index, false); }
+  absl::StatusOr<CanonicalWeight> LoadForUpload(size_t index) const override {
+    return Load(index, true);
   }
 
   void Release(size_t index) const override {
@@ -193,12 +193,45 @@ class PlannedCheckpoint final : public Checkpoint {
   }
 
  private:
-  HostBytes Make(const PartPlan& part) const {
-    if (!part.write) return part.borrowed;
-    const ScratchPool::Lease lease = scratch_->Take(static_cast<size_t>(part.bytes));
-    part.write(lease.bytes);
-    return HostBytes(lease.bytes, lease.keep_alive);
+  absl::StatusOr<CanonicalWeight> Load(size_t index, bool by_tiles) const try {
+    if (index >= plans_.size()) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}: expected a layer below {}, received {}", label_, plans_.size(), index));
+    }
+    const LayerPlan& plan = plans_[index];
+    for (const std::string& prefix : plan.prefixes) {
+      ForTensorsOf(tensors_, prefix, [](std::string_view part, const TensorEntry& tensor) {
+        // Not those of layers whose names go on from this one's; companions with a dot are small.
+        if (part.find('.') != std::string_view::npos || tensor.file == nullptr) return;
+        tensor.file->Populate(tensor.data);
+      });
+    }
+    CanonicalWeight weight;
+    weight.spec = plan.spec;
+    if (by_tiles && plan.codes.write_tile) {
+      weight.code_source = std::make_shared<PlannedCodes>(plan.codes, *scratch_);
+    } else {
+      weight.codes = Make(plan.codes);
+    }
+    weight.scales = Make(plan.scales);
+    weight.nested_scales = Make(plan.nested_scales);
+    weight.nested_map = Make(plan.nested_map);
+    weight.nested_offset = plan.nested_offset;
+    weight.zero_points = Make(plan.zero_points);
+    weight.group_index = Make(plan.group_index);
+    weight.bias = Make(plan.bias);
+    weight.input_scale = plan.input_scale;
+    if (absl::Status status = ValidateWeight(weight); !status.ok()) {
+      return Labelled(label_, InLayer(plan.layer.name, status));
+    }
+    return weight;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(fmt::format("{}: no host memory for layer {}, {} bytes",
+                                                    label_, Quoted(layers_[index].name),
+                                                    layers_[index].bytes));
   }
+
+  HostBytes Make(const PartPlan& part) const { return MakePart(part, *scratch_); }
 
   std::string label_;
   TensorMap tensors_;

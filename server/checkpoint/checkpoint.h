@@ -83,6 +83,9 @@ class Checkpoint {
   // Decodes layers()[index] into its canonical layout. Bytes that are already canonical are
   // borrowed from the mapped file. Thread safe.
   virtual absl::StatusOr<CanonicalWeight> Load(size_t index) const = 0;
+  // Like Load, but codes that have to be made may be left to a source of them
+  // (CanonicalWeight::code_source), which the checkpoint has to outlive. Thread safe.
+  virtual absl::StatusOr<CanonicalWeight> LoadForUpload(size_t index) const { return Load(index); }
   // Gives the system back the memory that holds the file's pages of layers()[index]: it is not
   // going to be loaded again soon. Thread safe.
   virtual void Release(size_t index) const = 0;

@@ -55,6 +55,9 @@ struct PartPlan {
   int64_t bytes = 0;
   HostBytes borrowed;                                   // where `write` is none
   std::function<void(std::span<std::byte> out)> write;  // out.size() is `bytes`
+  // Codes that can be written by tiles too: CodeSource::Read and PreferredTile().
+  std::function<void(const CodeTile& tile, std::byte* out, int64_t stride)> write_tile;
+  CodeTile preferred_tile;
 };
 
 // A layer that can be decoded. It points into Context::tensors, which outlive the plan.

@@ -38,6 +38,29 @@ PartPlan Concatenated(std::vector<PartPlan> pieces) {
   });
 }
 
+// The codes of parts of `rows` each, one after the other.
+PartPlan ConcatenatedCodes(std::vector<PartPlan> pieces, std::vector<int64_t> rows) {
+  const CodeTile preferred = pieces.front().preferred_tile;
+  const bool tiled = std::all_of(pieces.begin(), pieces.end(), [](const PartPlan& piece) {
+    return static_cast<bool>(piece.write_tile);
+  });
+  PartPlan codes = Concatenated(pieces);
+  if (!tiled) return codes;
+  codes.preferred_tile = preferred;
+  codes.write_tile = [pieces = std::move(pieces), rows = std::move(rows)](
+                         const CodeTile& tile, std::byte* out, int64_t stride) {
+    int64_t begin = 0;  // of a part
+    for (size_t i = 0; i < pieces.size(); begin += rows[i++]) {
+      CodeTile part = tile;
+      part.row = std::max(tile.row, begin) - begin;
+      part.rows = std::min(tile.row + tile.rows - begin, rows[i]) - part.row;
+      if (part.rows <= 0) continue;
+      pieces[i].write_tile(part, out + (begin + part.row - tile.row) * stride, stride);
+    }
+  };
+  return codes;
+}
+
 PartPlan Filled(int64_t bytes, std::byte value) {
   return Written(bytes, [value](std::span<std::byte> out) {
     std::memset(out.data(), static_cast<int>(value), out.size());
@@ -264,13 +287,15 @@ absl::StatusOr<LayerPlan> FusePlans(std::string_view name, const std::vector<Lay
   fused.spec.n = 0;
   fused.input_scale = parts.front().input_scale;
   std::vector<PartPlan> codes;
+  std::vector<int64_t> rows;
   std::vector<std::string> prefixes;
   for (const LayerPlan& part : parts) {
     fused.spec.n += part.spec.n;
     codes.push_back(part.codes);
+    rows.push_back(part.spec.n);
     prefixes.insert(prefixes.end(), part.prefixes.begin(), part.prefixes.end());
   }
-  fused.codes = Concatenated(std::move(codes));
+  fused.codes = ConcatenatedCodes(std::move(codes), std::move(rows));
   NIBBLE_RETURN_IF_ERROR(FuseScales(parts, &fused));
   NIBBLE_RETURN_IF_ERROR(FuseBias(parts, &fused));
   const std::string& dialect = parts.front().layer.dialect;

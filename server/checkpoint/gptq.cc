@@ -100,7 +100,7 @@ absl::StatusOr<LayerPlan> PlanGptq(const Context& context, const std::string& pr
     NIBBLE_RETURN_IF_ERROR(AttachGroupIndex("g_idx", *index, groups, &plan));
   }
 
-  AttachFromTranspose(CodesFromColumnWords, *words, *scales, &plan);
+  AttachFromTranspose(CodesFromColumnWords, kColumnWordsTile, *words, *scales, &plan);
   const PackedZeros packed = {PackedZeros::Layout::kAlongColumns, zeros->data, spec.n, groups,
                               plain_zeros ? 0 : 1};
   AttachZeroPoints(packed, &plan);

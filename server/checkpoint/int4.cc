@@ -36,14 +36,21 @@ absl::StatusOr<int64_t> GroupSize(std::optional<int64_t> configured, int64_t k, 
       fmt::format("scales: no group size cuts {} inputs into {} groups", k, groups));
 }
 
-void AttachFromTranspose(void (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k,
-                                        std::span<std::byte> codes),
-                         const TensorEntry& words, const TensorEntry& scales, LayerPlan* plan) {
+void AttachFromTranspose(void (*unpack)(std::span<const std::byte> words, int64_t n,
+                                        const CodeTile& tile, std::byte* out, int64_t stride,
+                                        bool past),
+                         const CodeTile& preferred, const TensorEntry& words,
+                         const TensorEntry& scales, LayerPlan* plan) {
   const int64_t n = plan->spec.n;
   const int64_t k = plan->spec.k;
   plan->codes = Written(n * CeilDiv(k, 2), [unpack, &words, n, k](std::span<std::byte> out) {
-    unpack(words.data, n, k, out);
+    unpack(words.data, n, {.rows = n, .inputs = k}, out.data(), CeilDiv(k, 2), true);
   });
+  plan->codes.write_tile = [unpack, &words, n](const CodeTile& tile, std::byte* out,
+                                               int64_t stride) {
+    unpack(words.data, n, tile, out, stride, false);
+  };
+  plan->codes.preferred_tile = preferred;
   const size_t element_bytes = DTypeBytes(plan->spec.scale_dtype);
   plan->scales =
       Written(static_cast<int64_t>(scales.data.size()), [&scales, element_bytes](auto out) {

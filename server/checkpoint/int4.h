@@ -27,10 +27,12 @@ absl::Status AttachGroupIndex(std::string_view tensor, const TensorEntry& index,
 void AttachZeroPoints(const PackedZeros& zeros, LayerPlan* plan);
 
 // Attaches the codes and scales of a layer stored as its transpose, [K, N]: codes by `unpack`, one
-// of the functions of repack.h, scales [G, N].
-void AttachFromTranspose(void (*unpack)(std::span<const std::byte> words, int64_t n, int64_t k,
-                                        std::span<std::byte> codes),
-                         const TensorEntry& words, const TensorEntry& scales, LayerPlan* plan);
+// of the functions of repack.h, best in tiles like `preferred`; scales [G, N].
+void AttachFromTranspose(void (*unpack)(std::span<const std::byte> words, int64_t n,
+                                        const CodeTile& tile, std::byte* out, int64_t stride,
+                                        bool past),
+                         const CodeTile& preferred, const TensorEntry& words,
+                         const TensorEntry& scales, LayerPlan* plan);
 
 // The element of `index`, I32, that belongs to input k.
 int32_t GroupAt(const TensorEntry& index, int64_t k);

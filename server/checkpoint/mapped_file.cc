@@ -158,6 +158,18 @@ MappedFile::~MappedFile() {
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::Populate(std::span<const std::byte> part) const {
+#ifdef MADV_POPULATE_READ
+  const auto page_bytes = static_cast<uintptr_t>(getpagesize());
+  const auto begin = reinterpret_cast<uintptr_t>(part.data());
+  const uintptr_t first = begin / page_bytes * page_bytes;
+  // An older system refuses, and so does a file that was cut short: then a read is what it was.
+  madvise(reinterpret_cast<void*>(first), begin + part.size() - first, MADV_POPULATE_READ);
+#else
+  static_cast<void>(part);
+#endif
+}
+
 void MappedFile::Release(std::span<const std::byte> part) const {
   const auto page_bytes = static_cast<uintptr_t>(getpagesize());
   const auto begin = reinterpret_cast<uintptr_t>(part.data());

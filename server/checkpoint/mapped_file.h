@@ -29,6 +29,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return bytes_; }
+  // Maps the pages of `part` of bytes() at once, which are going to be read: a fault for every few
+  // of them would cost more.
+  void Populate(std::span<const std::byte> part) const;
   // Gives the system back the memory of the whole pages within `part` of bytes(). They are read
   // from the file again when they are needed.
   void Release(std::span<const std::byte> part) const;

@@ -51,6 +51,11 @@ class QuantizedCheckpoint final : public Checkpoint {
     return quantized;
   }
 
+  absl::StatusOr<CanonicalWeight> LoadForUpload(size_t index) const override {
+    if (index < layers_.size() && IsQuantized(plan_, source_->layers()[index])) return Load(index);
+    return source_->LoadForUpload(index);
+  }
+
   void Release(size_t index) const override { source_->Release(index); }
   absl::Status CheckIntact() const override { return source_->CheckIntact(); }
 

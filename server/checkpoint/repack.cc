@@ -10,6 +10,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "nibble/nibbles.h"
 #include "nibble/tensor.h"
 
 namespace nibble::checkpoint {
@@ -26,6 +27,7 @@ constexpr std::array<size_t, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
 // columns keep the output rows in work within reach of the TLB.
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kPanelColumns = 512;
+constexpr int64_t kPanelWords = 64;  // of eight columns
 constexpr int64_t kInputsPerTile = 8 * kTileRows;
 
 // Four words side by side (a vector type of GCC and Clang).
@@ -68,47 +70,61 @@ bool IsAligned(const std::byte* to, int64_t stride) {
   return (reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(stride)) % sizeof(Words) == 0;
 }
 
-// Transposes a tile of words, [kTileRows, kLanes]: `from` rows lie `stride` words apart, rows of 64
-// bytes at `to` lie `to_stride` bytes apart.
-template <bool kPast>
+// Transposes words [kLanes, kLanes] of `from`, `stride` words apart, to rows of 16 bytes,
+// `to_stride` bytes apart.
 void TransposeLanes(const std::byte* from, int64_t stride, std::byte* to, int64_t to_stride) {
-  for (int64_t row = 0; row < kTileRows; row += kLanes, from += 16 * stride) {
-    const Words a = LoadWords(from);
-    const Words b = LoadWords(from + 4 * stride);
-    const Words c = LoadWords(from + 8 * stride);
-    const Words d = LoadWords(from + 12 * stride);
-    const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const Words ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const Words cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    const std::array<Words, kLanes> columns = {
-        __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
-        __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
-        __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
-        __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
-    for (int64_t i = 0; i < kLanes; ++i) {
-      std::byte* const at = to + i * to_stride + 4 * row;
-      if constexpr (kPast) {
-        StorePast(at, columns[static_cast<size_t>(i)]);
-      } else {
-        std::memcpy(at, &columns[static_cast<size_t>(i)], sizeof(Words));
-      }
+  const Words a = LoadWords(from);
+  const Words b = LoadWords(from + 4 * stride);
+  const Words c = LoadWords(from + 8 * stride);
+  const Words d = LoadWords(from + 12 * stride);
+  const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Words ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Words cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const std::array<Words, kLanes> columns = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                                             __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                                             __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                                             __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+  for (const Words& column : columns) {
+    std::memcpy(to, &column, sizeof(Words));
+    to += to_stride;
+  }
+}
+
+// The same for [kTileRows, kTileRows]. Each line of `from` is read whole, one after the other:
+// lines a power of two apart share a few places in the cache, too few for all of them. `ahead`: the
+// lines of the next kTileRows rows are fetched meanwhile, since no prefetcher sees such strides.
+void TransposeSquare(const std::byte* from, int64_t stride, std::byte* to, int64_t to_stride,
+                     bool ahead) {
+  for (int64_t row = 0; row < kTileRows; row += kLanes) {
+    for (int64_t i = 0; ahead && i < kLanes; ++i) {
+      __builtin_prefetch(from + 4 * (row + kTileRows + i) * stride, 0, 2);
+    }
+    for (int64_t col = 0; col < kTileRows; col += kLanes) {
+      TransposeLanes(from + 4 * (row * stride + col), stride, to + col * to_stride + 4 * row,
+                     to_stride);
     }
   }
 }
 
 // Transposes words [rows, cols] of `from`, `stride` words apart, rows <= kTileRows: column c
-// becomes the first `bytes` bytes (at most 4 * rows) at `to` + c * to_stride.
+// becomes the first `bytes` bytes (at most 4 * rows) at `to` + c * to_stride. `past` and
+// `ahead`: see StorePast and TransposeSquare.
 void TransposeTile(const std::byte* from, int64_t stride, int64_t rows, int64_t cols, std::byte* to,
-                   int64_t to_stride, int64_t bytes) {
+                   int64_t to_stride, int64_t bytes, bool past, bool ahead) {
+  constexpr int64_t kLine = 4 * kTileRows;
   int64_t col = 0;
-  if (rows == kTileRows && bytes == 4 * kTileRows) {
-    const bool past = IsAligned(to, to_stride);
-    for (; col + kLanes <= cols; col += kLanes) {
-      if (past) {
-        TransposeLanes<true>(from + 4 * col, stride, to + col * to_stride, to_stride);
-      } else {
-        TransposeLanes<false>(from + 4 * col, stride, to + col * to_stride, to_stride);
+  if (rows == kTileRows && bytes == kLine) {
+    past = past && IsAligned(to, to_stride);
+    for (; col + kTileRows <= cols; col += kTileRows) {
+      if (!past) {
+        TransposeSquare(from + 4 * col, stride, to + col * to_stride, to_stride, ahead);
+        continue;
+      }
+      std::array<std::byte, kLine * kTileRows> square;
+      TransposeSquare(from + 4 * col, stride, square.data(), kLine, ahead);
+      for (int64_t i = 0; i < kLine * kTileRows; i += 16) {
+        StorePast(to + (col + i / kLine) * to_stride + i % kLine, LoadWords(square.data() + i));
       }
     }
   }
@@ -122,64 +138,27 @@ void TransposeTile(const std::byte* from, int64_t stride, int64_t rows, int64_t 
 }
 
 // The high nibble of an odd row's last byte belongs to no input.
-void ClearPadding(std::span<std::byte> codes, int64_t n, int64_t k) {
+void ClearPadding(std::byte* codes, int64_t stride, int64_t n, int64_t k) {
   if (k % 2 == 0) return;
-  const int64_t row_bytes = CeilDiv(k, 2);
-  for (int64_t row = 0; row < n; ++row) {
-    codes[static_cast<size_t>((row + 1) * row_bytes - 1)] &= std::byte{0x0F};
-  }
+  for (int64_t row = 0; row < n; ++row) codes[row * stride + k / 2] &= std::byte{0x0F};
 }
 
-// Transposes eight words of eight nibbles each, in every lane: nibble j of word i goes to nibble i
-// of word j. Halves, quarters and eighths are swapped in turn (Hacker's Delight, 7-3).
-template <int kShift, uint32_t kMask>
-void SwapNibbles(Words& low, Words& high) {
-  const Words moved = ((low >> kShift) ^ high) & kMask;
-  high ^= moved;
-  low ^= moved << kShift;
-}
-void TransposeNibbles(std::array<Words, 8>& words) {
-  auto& [a, b, c, d, e, f, g, h] = words;
-  SwapNibbles<16, 0x0000FFFFu>(a, e);
-  SwapNibbles<16, 0x0000FFFFu>(b, f);
-  SwapNibbles<16, 0x0000FFFFu>(c, g);
-  SwapNibbles<16, 0x0000FFFFu>(d, h);
-  SwapNibbles<8, 0x00FF00FFu>(a, c);
-  SwapNibbles<8, 0x00FF00FFu>(b, d);
-  SwapNibbles<8, 0x00FF00FFu>(e, g);
-  SwapNibbles<8, 0x00FF00FFu>(f, h);
-  SwapNibbles<4, 0x0F0F0F0Fu>(a, b);
-  SwapNibbles<4, 0x0F0F0F0Fu>(c, d);
-  SwapNibbles<4, 0x0F0F0F0Fu>(e, f);
-  SwapNibbles<4, 0x0F0F0F0Fu>(g, h);
-}
-
-// One block of eight inputs of AWQ's words [K, cols], rows `stride` words apart, of which the first
-// `inputs` are there: the word of output 8c + j goes to out[j * out_stride + c].
-void GatherBlock(const std::byte* from, int64_t stride, int64_t inputs, int64_t cols, uint32_t* out,
-                 int64_t out_stride) {
-  std::array<Words, 8> words{};
-  int64_t col = 0;
-  for (; inputs == 8 && col + kLanes <= cols; col += kLanes) {
-    for (size_t i = 0; i < 8; ++i) {
-      words[i] = LoadWords(from + 4 * (static_cast<int64_t>(i) * stride + col));
-    }
-    TransposeNibbles(words);
-    for (size_t j = 0; j < 8; ++j) {
-      std::memcpy(out + static_cast<int64_t>(j) * out_stride + col, &words[kAwqNibble[j]],
-                  sizeof(Words));
-    }
+// One block of eight inputs of AWQ's words, rows `row_bytes` apart, of which the first `inputs` are
+// there: word c with the codes that were in nibble j goes to word c of row j of `to`.
+constexpr int64_t kBlockBytes = 4 * 8 * kPanelWords;
+void SortBlock(const std::byte* from, int64_t row_bytes, int64_t inputs, int64_t cols,
+               std::byte* to) {
+  if (inputs >= 8) {
+    TransposeNibbles(from, row_bytes, cols, to, 4 * kPanelWords,
+                     inputs >= 16 ? from + 8 * row_bytes : nullptr);
+    return;
   }
-  for (; col < cols; ++col) {
-    words.fill(Words{});
-    for (int64_t i = 0; i < inputs; ++i) {
-      words[static_cast<size_t>(i)][0] = WordAt(from, i * stride + col);
-    }
-    TransposeNibbles(words);
-    for (size_t j = 0; j < 8; ++j) {
-      out[static_cast<int64_t>(j) * out_stride + col] = words[kAwqNibble[j]][0];
-    }
+  std::array<std::byte, kBlockBytes> padded{};
+  for (int64_t i = 0; i < inputs; ++i) {
+    std::memcpy(padded.data() + 4 * i * kPanelWords, from + i * row_bytes,
+                static_cast<size_t>(4 * cols));
   }
+  TransposeNibbles(padded.data(), 4 * kPanelWords, cols, to, 4 * kPanelWords, nullptr);
 }
 
 template <typename T>
@@ -221,47 +200,49 @@ int64_t CountNibbles(std::span<const std::byte> bytes, int value) {
 
 }  // namespace
 
-void CodesFromColumnWords(std::span<const std::byte> words, int64_t n, int64_t k,
-                          std::span<std::byte> codes) {
-  const int64_t row_bytes = CeilDiv(k, 2);
-  const int64_t word_rows = CeilDiv(k, 8);
-  for (int64_t first = 0; first < n; first += kPanelColumns) {
-    const int64_t cols = std::min(kPanelColumns, n - first);
+void CodesFromColumnWords(std::span<const std::byte> words, int64_t n, const CodeTile& tile,
+                          std::byte* out, int64_t stride, bool past) {
+  const int64_t row_bytes = CeilDiv(tile.inputs, 2);
+  const int64_t word_rows = CeilDiv(tile.inputs, 8);
+  const std::byte* const from = words.data() + 4 * (tile.k / 8 * n + tile.row);
+  for (int64_t first = 0; first < tile.rows; first += kPanelColumns) {
+    const int64_t cols = std::min(kPanelColumns, tile.rows - first);
     for (int64_t top = 0; top < word_rows; top += kTileRows) {
-      TransposeTile(words.data() + 4 * (top * n + first), n, std::min(kTileRows, word_rows - top),
-                    cols, codes.data() + first * row_bytes + 4 * top, row_bytes,
-                    std::min(4 * kTileRows, row_bytes - 4 * top));
+      TransposeTile(from + 4 * (top * n + first), n, std::min(kTileRows, word_rows - top), cols,
+                    out + first * stride + 4 * top, stride,
+                    std::min(4 * kTileRows, row_bytes - 4 * top), past,
+                    top + 2 * kTileRows <= word_rows);
     }
   }
-  FinishStores();
-  ClearPadding(codes, n, k);
+  if (past) FinishStores();
+  ClearPadding(out, stride, tile.rows, tile.inputs);
 }
 
-void CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, int64_t k,
-                               std::span<std::byte> codes) {
-  constexpr int64_t kPanelWords = kPanelColumns / 2;
-  const int64_t row_bytes = CeilDiv(k, 2);
-  const int64_t stride = n / 8;
-  // [kTileRows][8][kPanelWords]: what GPTQ would store, sorted by the place within a word.
-  std::vector<uint32_t> panel(kTileRows * 8 * kPanelWords);
-  for (int64_t first = 0; first < stride; first += kPanelWords) {
-    const int64_t cols = std::min(kPanelWords, stride - first);
-    for (int64_t input = 0; input < k; input += kInputsPerTile) {
-      const int64_t blocks = std::min(kTileRows, CeilDiv(k - input, 8));
+void CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, const CodeTile& tile,
+                               std::byte* out, int64_t stride, bool past) {
+  const int64_t row_bytes = CeilDiv(tile.inputs, 2);
+  const int64_t columns = tile.rows / 8;
+  const int64_t row = n / 2;  // bytes of one
+  const std::byte* const from = words.data() + tile.k * row + tile.row / 2;
+  // [kTileRows][8][kPanelWords]: what GPTQ would store, sorted by the nibble within a word.
+  std::array<std::byte, 4 * kTileRows * 8 * kPanelWords> panel;
+  for (int64_t input = 0; input < tile.inputs; input += kInputsPerTile) {
+    const int64_t blocks = std::min(kTileRows, CeilDiv(tile.inputs - input, 8));
+    for (int64_t first = 0; first < columns; first += kPanelWords) {
+      const int64_t cols = std::min(kPanelWords, columns - first);
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t at = input + 8 * block;
-        GatherBlock(words.data() + 4 * (at * stride + first), stride, std::min<int64_t>(8, k - at),
-                    cols, panel.data() + block * 8 * kPanelWords, kPanelWords);
+        SortBlock(from + at * row + 4 * first, row, tile.inputs - at, cols,
+                  panel.data() + block * kBlockBytes);
       }
       for (int64_t j = 0; j < 8; ++j) {
-        TransposeTile(reinterpret_cast<const std::byte*>(panel.data() + j * kPanelWords),
-                      8 * kPanelWords, blocks, cols,
-                      codes.data() + (8 * first + j) * row_bytes + input / 2, 8 * row_bytes,
-                      std::min(4 * kTileRows, row_bytes - input / 2));
+        TransposeTile(panel.data() + 4 * kPanelWords * kAwqNibble[static_cast<size_t>(j)],
+                      kBlockBytes / 4, blocks, cols, out + (8 * first + j) * stride + input / 2,
+                      8 * stride, std::min(4 * kTileRows, row_bytes - input / 2), past, false);
       }
     }
   }
-  FinishStores();
+  if (past) FinishStores();
 }
 
 void CodesFromRowWords(std::span<const std::byte> words, int64_t n, int64_t k,
@@ -272,7 +253,7 @@ void CodesFromRowWords(std::span<const std::byte> words, int64_t n, int64_t k,
     std::memcpy(codes.data() + row * row_bytes, words.data() + row * stored_bytes,
                 static_cast<size_t>(row_bytes));
   }
-  ClearPadding(codes, n, k);
+  ClearPadding(codes.data(), row_bytes, n, k);
 }
 
 void Transpose(std::span<const std::byte> elements, int64_t rows, int64_t cols,

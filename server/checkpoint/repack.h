@@ -7,15 +7,26 @@
 #include <cstdint>
 #include <span>
 
+#include "nibble/weight.h"
+
 namespace nibble::checkpoint {
 
-// Each fills `codes`, [N, ceil(K/2)] bytes.
+// Each writes the codes of `tile` to `out`, ceil(tile.inputs / 2) bytes a row, rows `stride` bytes
+// apart. tile.k is a multiple of 8. `past`: past the caches, for what is not read again soon.
 // words: I32 [ceil(K/8), N], the eight codes of a word along K from the low end (GPTQ).
-void CodesFromColumnWords(std::span<const std::byte> words, int64_t n, int64_t k,
-                          std::span<std::byte> codes);
-// words: I32 [K, N/8], column 8c + j of a word in nibble kAwqNibble[j] (AWQ GEMM). n % 8 == 0.
-void CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, int64_t k,
-                               std::span<std::byte> codes);
+void CodesFromColumnWords(std::span<const std::byte> words, int64_t n, const CodeTile& tile,
+                          std::byte* out, int64_t stride, bool past);
+// words: I32 [K, N/8], column 8c + j of a word in nibble kAwqNibble[j] (AWQ GEMM). n, tile.row and
+// tile.rows are multiples of 8.
+void CodesFromInterleavedWords(std::span<const std::byte> words, int64_t n, const CodeTile& tile,
+                               std::byte* out, int64_t stride, bool past);
+
+// Tiles of the fastest size: what is read is worth fetching ahead, what is written stays in a
+// second-level cache.
+inline constexpr CodeTile kColumnWordsTile = {.rows = 512, .inputs = 1024};
+inline constexpr CodeTile kInterleavedWordsTile = {.rows = 1024, .inputs = 256};
+
+// Fills `codes`, [N, ceil(K/2)] bytes.
 // words: I32 [N, ceil(K/8)], the eight codes of a word along K from the low end
 // (compressed-tensors).
 void CodesFromRowWords(std::span<const std::byte> words, int64_t n, int64_t k,

@@ -65,6 +65,7 @@ struct Config {
   int64_t max_queue_rows = 131072;  // of each device
   uint64_t max_queue_bytes = uint64_t{1} << 30;
   int64_t max_queue_delay_us = 0;
+  int64_t contended_batch_us = 1000;  // 0: no bound
   int batches_in_flight = 0;  // 0: what the device suggests
 
   // Ending.

@@ -159,6 +159,13 @@ constexpr auto kOptions = std::to_array<Option>({
      .value = "US",
      .meaning = "Longest time in microseconds that a batch which is not full waits for more rows.",
      .max = 60'000'000},
+    {.key = "contended_batch_us",
+     .field = &Config::contended_batch_us,
+     .value = "US",
+     .meaning =
+         "While one caller floods others, batches take about this long in microseconds, or 1.5 "
+         "times a small one; 0: no bound.",
+     .max = 60'000'000},
     {.key = "batches_in_flight",
      .field = &Config::batches_in_flight,
      .value = "COUNT",

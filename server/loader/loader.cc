@@ -33,7 +33,7 @@ absl::Status AddLayers(const checkpoint::Checkpoint& checkpoint,
   int64_t largest = 0;
   for (const checkpoint::Layer& layer : layers) largest = std::max(largest, layer.host_bytes);
   LayerQueue queue(ThreadCount(layers.size()), largest + kBesideLargestBytes, [&](size_t i) {
-    NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, checkpoint.Load(i));
+    NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, checkpoint.LoadForUpload(i));
     NIBBLE_RETURN_IF_ERROR(transaction.Add(planned[i].name, weight));
     checkpoint.Release(i);
     return absl::OkStatus();

@@ -102,14 +102,18 @@ void UnaryCall::Run(absl::StatusOr<Prepared> prepared, const grpc::ServerContext
   held_bytes_ = prepared->work.bytes;
   const Clock::TimePoint deadline = DeadlineOf(context, service_.clock);
   device_index_ = prepared->device_index;
-  WeightHandle weight = prepared->weight;
+  weight_ = prepared->weight;
+  info_ = info;
+  // Small enough for a function that allocates nothing.
   ticket_ = SubmitPrepared(service_, *std::move(prepared), deadline,
-                           [this, weight = std::move(weight), info](const Outcome& outcome) {
-                             if (outcome.status.ok()) {
-                               FillInfo(outcome, service_, device_index_, weight, info);
-                             }
-                             End(outcome.status);
-                           });
+                           [this](const Outcome& outcome) { Done(outcome); });
+}
+
+void UnaryCall::Done(const Outcome& outcome) {
+  if (outcome.status.ok()) FillInfo(outcome, service_, device_index_, weight_, info_);
+  // Not held for as long as the caller takes to read the reply.
+  weight_.reset();
+  End(outcome.status);
 }
 
 void UnaryCall::End(const absl::Status& status) {

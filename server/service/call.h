@@ -109,6 +109,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   // OnDone and OnCancel run where the library notices, also within a call into it: on a thread of
   // their own they cost a wake-up a call, which is a third of a small call's time.
   bool InternalInlineable() override { return true; }
+  void Done(const Outcome& outcome);
   void End(const absl::Status& status);
 
   ServiceContext& service_;
@@ -119,6 +120,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   size_t device_index_ = 0;
   uint64_t caller_ = 0;
   uint64_t held_bytes_ = 0;
+  WeightHandle weight_;
+  v1::ExecutionInfo* info_ = nullptr;
   std::optional<Batcher::Ticket> ticket_;
 };
 

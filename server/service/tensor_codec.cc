@@ -1,5 +1,6 @@
 #include "server/service/tensor_codec.h"
 
+#include <algorithm>
 #include <string>
 
 #include "fmt/format.h"
@@ -81,14 +82,16 @@ absl::StatusOr<WireMatrix> ParseMatrix(const v1::Tensor& tensor, uint64_t data_b
 absl::StatusOr<DType> ParseDType(v1::DType dtype, DType otherwise,
                                  std::initializer_list<DType> allowed, std::string_view field) {
   if (dtype == v1::DTYPE_UNSPECIFIED) return otherwise;
-  std::string names;
-  std::string received = fmt::format("{}", static_cast<int>(dtype));
   const auto parsed = ParseElementType(dtype, field);
-  if (parsed.ok()) received = DTypeName(*parsed);
+  if (parsed.ok() && std::find(allowed.begin(), allowed.end(), *parsed) != allowed.end()) {
+    return *parsed;
+  }
+  std::string names;
   for (DType candidate : allowed) {
-    if (parsed.ok() && *parsed == candidate) return candidate;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", DTypeName(candidate));
   }
+  const std::string received =
+      parsed.ok() ? std::string(DTypeName(*parsed)) : fmt::format("{}", static_cast<int>(dtype));
   return absl::InvalidArgumentError(
       fmt::format("{}: expected one of {}; received {}", field, names, received));
 }

@@ -225,6 +225,9 @@ class Quantizer {
 
   absl::Status WriteUnit(const Unit& unit, checkpoint::SafetensorsWriter& writer) {
     progress_(bytes_done_, plan_.bytes_before, unit.layer < 0 ? "" : unit.tensor);
+    if (request_.cancelled != nullptr && request_.cancelled->load()) {
+      return absl::CancelledError("interrupted; nothing of the output is left");
+    }
     bytes_done_ += unit.bytes_before;
     if (unit.layer < 0) return writer.Write(unit.tensor, tensors_.find(unit.tensor)->second.data);
     const auto index = static_cast<size_t>(unit.layer);

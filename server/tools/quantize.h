@@ -4,6 +4,7 @@
 #ifndef NIBBLE_SERVER_TOOLS_QUANTIZE_H_
 #define NIBBLE_SERVER_TOOLS_QUANTIZE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -21,7 +22,8 @@ struct QuantizeRequest {
   std::vector<std::string> exclude;  // patterns; win over include
   int threads = 0;                   // 0: as many as the machine runs at once
   int64_t max_shard_bytes = 5'000'000'000;
-  bool force = false;  // replace a checkpoint that is at `output`
+  bool force = false;                            // replace a checkpoint that is at `output`
+  const std::atomic<bool>* cancelled = nullptr;  // looked at before each tensor; may be null
 };
 
 struct LayerReport {
@@ -57,6 +59,7 @@ using QuantizeProgress =
 // kInvalidArgument: a malformed input, an input that is quantized already, a wrong option.
 // kAlreadyExists: something is at `output`, and `force` is not set or it is no checkpoint.
 // kUnavailable: the output cannot be written.
+// kCancelled: `cancelled` was set before the output was complete; nothing of it is left.
 absl::StatusOr<QuantizeReport> QuantizeCheckpoint(const QuantizeRequest& request,
                                                   const QuantizeProgress& progress);
 

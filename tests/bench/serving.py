@@ -135,12 +135,12 @@ class Server:
         if run.returncode != 0:
             raise Failure(f"nibble upload: {run.stderr.strip()}")
 
-    def start_load(self, *arguments):
+    def start_load(self, *arguments, nice=0):
         """nibble-load in the background; finish_load has its report."""
         self._loads += 1
         report = os.path.join(self.scratch, f"load-{self._loads}.json")
         process = subprocess.Popen(
-            [self._nibble_load, *self._addresses(), "--json", report, *map(str, arguments)],
+            ["nice", "-n", str(nice), self._nibble_load, *self._addresses(), "--json", report, *map(str, arguments)],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         process.report = report
         return process

@@ -1,5 +1,5 @@
-// Presents a CPU device as the CUDA backend's, "cuda:0". A matmul of so many rows loses it, of so
-// many others hangs (faulty_module.h).
+// Presents a CPU device as the CUDA backend's, "cuda:0". A matmul of so many rows fails, of so many
+// others loses the device, or hangs (faulty_module.h).
 #include "tests/support/faulty_module.h"
 
 #include <unistd.h>
@@ -47,6 +47,9 @@ class FaultyDevice final : public Device {
                 Stream& stream) override {
     if (args.x.rows == kRowsThatHang) {
       while (true) pause();
+    }
+    if (args.x.rows == kRowsThatFail) {
+      return absl::InternalError("a launch on cuda:0: out of resources");
     }
     if (args.x.rows == kRowsThatLoseTheDevice) {
       const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 
 namespace nibble::testing {
 
+inline constexpr int64_t kRowsThatFail = 12;  // this batch alone
 inline constexpr int64_t kRowsThatLoseTheDevice = 13;
 inline constexpr int64_t kRowsThatHang = 14;
 

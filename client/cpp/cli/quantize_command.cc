@@ -1,6 +1,7 @@
 #include <fstream>
 
 #include "client/cpp/cli/command.h"
+#include "client/cpp/cli/interrupt.h"
 #include "client/cpp/cli/quantize_flags.h"
 #include "client/cpp/cli/table.h"
 #include "fmt/format.h"
@@ -87,10 +88,13 @@ class QuantizeCommand final : public Command {
     absl::StatusOr<tools::QuantizeReport> report;
     {
       Progress progress(session.io(), "quantize " + request_.input);
+      const Interrupt interrupt;
+      request_.cancelled = &interrupt.asked();
       report = tools::QuantizeCheckpoint(
           request_, [&](int64_t done, int64_t total, const std::string& layer) {
             progress.Update(done, total, layer);
           });
+      request_.cancelled = nullptr;
     }
     if (!report.ok()) return report.status();
     const Json document = ReportJson(request_, *report);

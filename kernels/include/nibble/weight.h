@@ -58,9 +58,32 @@ class HostBytes {
   std::shared_ptr<const void> keep_alive_;
 };
 
+// Part of a matrix of codes: rows [row, row + rows), inputs [k, k + inputs).
+struct CodeTile {
+  int64_t row = 0;
+  int64_t rows = 0;
+  int64_t k = 0;
+  int64_t inputs = 0;
+};
+
+// The codes of a kInt4 weight that are made when they are asked for, so that a backend can take
+// them piece by piece while a piece is in its caches. Thread safe; std::bad_alloc.
+class CodeSource {
+ public:
+  virtual ~CodeSource() = default;
+  // The size of tile that is made fastest, multiples of 32; row and k are of no meaning in it.
+  virtual CodeTile PreferredTile() const = 0;
+  // Writes ceil(inputs / 2) bytes for each row of `tile`, rows `stride` bytes apart. row and k of a
+  // tile are multiples of 32; so are rows and inputs, unless they reach to N and K.
+  virtual void Read(const CodeTile& tile, std::byte* out, int64_t stride) const = 0;
+  // All of them, in the canonical layout.
+  virtual HostBytes ReadAll() const = 0;
+};
+
 struct CanonicalWeight {
   WeightSpec spec;
   HostBytes codes;
+  std::shared_ptr<const CodeSource> code_source;  // kInt4: may stand in for `codes`, then empty
   HostBytes scales;
   HostBytes nested_scales;  // F32
   HostBytes nested_map;     // F32 [256]
@@ -73,14 +96,17 @@ struct CanonicalWeight {
 
 // Checks that every part of `weight` has exactly the bytes its spec asks for, that zero points are
 // at most 15, that group indices lie in range and that an input scale is finite and above 0. A
-// backend may read the parts unchecked afterwards.
+// backend may read the parts unchecked afterwards. A source of codes has them by itself.
 Status ValidateWeight(const CanonicalWeight& weight);
 
 // Rows [row_begin, row_begin + rows) of the decoded weight as binary32, [rows, K], computed one
 // element at a time from the formulas above. Slow: the reference that tests and error reports
-// compare with. out.size() must be rows * K.
+// compare with. out.size() must be rows * K. Codes must be there, not a source of them.
 Status DecodeReference(const CanonicalWeight& weight, int64_t row_begin, int64_t rows,
                        std::span<float> out);
+
+// `weight` with its codes in place of a source of them.
+CanonicalWeight WithCodes(CanonicalWeight weight);
 
 // A weight resident on a device, in the backend's private layout. Destroying it frees its memory;
 // the caller keeps it alive until the work that reads it has completed.

@@ -1,4 +1,5 @@
 // A fused layer decodes to exactly the rows of its parts, or is refused with the reason.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,27 @@ std::unique_ptr<Checkpoint> Open(const CheckpointBuilder& builder, std::string_v
   return opened.ok() ? *std::move(opened) : nullptr;
 }
 
+// Rows [0, 32), [32, 64) ... of a source are those of the codes.
+void ExpectSameByTiles(const CanonicalWeight& whole,
+                       const absl::StatusOr<CanonicalWeight>& for_upload) {
+  ASSERT_TRUE(for_upload.ok()) << for_upload.status();
+  EXPECT_EQ(for_upload->spec, whole.spec);
+  if (for_upload->code_source == nullptr) {
+    EXPECT_TRUE(std::ranges::equal(for_upload->codes.span(), whole.codes.span()));
+    return;
+  }
+  const CodeSource& source = *for_upload->code_source;
+  EXPECT_TRUE(for_upload->codes.empty());
+  EXPECT_TRUE(std::ranges::equal(source.ReadAll().span(), whole.codes.span()));
+  const int64_t row_bytes = CeilDiv(whole.spec.k, 2);
+  std::vector<std::byte> codes(whole.codes.size());
+  for (int64_t row = 0; row < whole.spec.n; row += 32) {
+    source.Read({row, std::min<int64_t>(32, whole.spec.n - row), 0, whole.spec.k},
+                codes.data() + row * row_bytes, row_bytes);
+  }
+  EXPECT_TRUE(std::ranges::equal(codes, whole.codes.span()));
+}
+
 std::vector<float> Decode(const Checkpoint& checkpoint, const std::string& name,
                           CanonicalWeight* weight) {
   for (size_t i = 0; i < checkpoint.layers().size(); ++i) {
@@ -31,6 +53,7 @@ std::vector<float> Decode(const Checkpoint& checkpoint, const std::string& name,
     if (!loaded.ok()) return {};
     *weight = *std::move(loaded);
     EXPECT_EQ(weight->spec, checkpoint.layers()[i].spec);
+    ExpectSameByTiles(*weight, checkpoint.LoadForUpload(i));
     std::vector<float> decoded(static_cast<size_t>(weight->spec.n * weight->spec.k));
     EXPECT_TRUE(DecodeReference(*weight, 0, weight->spec.n, decoded).ok());
     return decoded;
@@ -104,7 +127,7 @@ TEST(FuseTest, Bitsandbytes) {
 TEST(FuseTest, Int4OfEveryDialect) {
   CheckpointBuilder gptq;
   RandomLayers gptq_layers(&gptq);
-  gptq_layers.Gptq("a.q_proj", 16, 32, 16);
+  gptq_layers.Gptq("a.q_proj", 40, 32, 16);
   gptq_layers.Gptq("a.k_proj", 8, 32, 16, 0x77777777);  // symmetric beside zero points
   gptq_layers.Gptq("a.v_proj", 8, 32, 16);
   EXPECT_TRUE(ExpectFused(gptq, "", "a.qkv_proj", kQkv).spec.has_zero_points);

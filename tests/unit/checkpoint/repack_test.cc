@@ -2,6 +2,7 @@
 // at every step of the fast paths.
 #include "server/checkpoint/repack.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <tuple>
@@ -38,6 +39,28 @@ void ExpectCodes(const std::vector<std::byte>& codes, int64_t n, int64_t k, cons
   }
 }
 
+using Unpack = void (*)(std::span<const std::byte> words, int64_t n, const CodeTile& tile,
+                        std::byte* out, int64_t stride, bool past);
+
+// The codes by tiles of 32 x 64 that are put together.
+std::vector<std::byte> ByTiles(Unpack unpack, const std::vector<std::byte>& words, int64_t n,
+                               int64_t k) {
+  std::vector<std::byte> codes(static_cast<size_t>(n * CeilDiv(k, 2)), std::byte{0xEE});
+  for (int64_t row = 0; row < n; row += 32) {
+    for (int64_t first = 0; first < k; first += 64) {
+      const CodeTile tile = {row, std::min<int64_t>(32, n - row), first,
+                             std::min<int64_t>(64, k - first)};
+      std::vector<std::byte> part(static_cast<size_t>(tile.rows * 37), std::byte{0xEE});
+      unpack(words, n, tile, part.data(), 37, false);
+      for (int64_t i = 0; i < tile.rows; ++i) {
+        std::copy_n(part.begin() + i * 37, CeilDiv(tile.inputs, 2),
+                    codes.begin() + (row + i) * CeilDiv(k, 2) + first / 2);
+      }
+    }
+  }
+  return codes;
+}
+
 class RepackTest : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>> {
  protected:
   const int64_t n_ = std::get<0>(GetParam());
@@ -48,10 +71,11 @@ class RepackTest : public ::testing::TestWithParam<std::tuple<int64_t, int64_t>>
 
 TEST_P(RepackTest, ColumnWords) {
   const auto words = RandomBytes(4 * CeilDiv(k_, 8) * n_);
-  CodesFromColumnWords(words, n_, k_, codes_);
+  CodesFromColumnWords(words, n_, {.rows = n_, .inputs = k_}, codes_.data(), CeilDiv(k_, 2), true);
   ExpectCodes(codes_, n_, k_, [&](int64_t row, int64_t input) {
     return Nibble(words, input / 8 * n_ + row, input % 8);
   });
+  EXPECT_EQ(ByTiles(CodesFromColumnWords, words, n_, k_), codes_);
 }
 
 TEST_P(RepackTest, InterleavedWords) {
@@ -59,10 +83,12 @@ TEST_P(RepackTest, InterleavedWords) {
   const int64_t n = CeilDiv(n_, 8) * 8;  // words hold eight outputs
   const auto words = RandomBytes(k_ * n / 2);
   std::vector<std::byte> codes(static_cast<size_t>(n * CeilDiv(k_, 2)), std::byte{0xEE});
-  CodesFromInterleavedWords(words, n, k_, codes);
+  CodesFromInterleavedWords(words, n, {.rows = n, .inputs = k_}, codes.data(), CeilDiv(k_, 2),
+                            true);
   ExpectCodes(codes, n, k_, [&](int64_t row, int64_t input) {
     return Nibble(words, input * (n / 8) + row / 8, kNibble[row % 8]);
   });
+  EXPECT_EQ(ByTiles(CodesFromInterleavedWords, words, n, k_), codes);
 }
 
 TEST_P(RepackTest, RowWords) {

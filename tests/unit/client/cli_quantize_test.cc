@@ -1,5 +1,11 @@
 // nibble quantize, and the flags of load and upload that quantize.
 #include <gmock/gmock.h>
+#include <signal.h>
+
+#include <ostream>
+#include <sstream>
+#include <streambuf>
+#include <utility>
 
 #include "server/checkpoint/safetensors.h"
 #include "tests/unit/client/cli_fixture.h"
@@ -41,6 +47,42 @@ TEST_F(CliQuantizeTest, WritesACheckpointAndAReport) {
   EXPECT_GT(report["layers"][0]["relative_error"], 0.01);
   EXPECT_LT(report["layers"][0]["max_error"], 0.02);
   EXPECT_EQ(report["kept"][0], "lm_head");
+}
+
+// Raises a signal when it is first written to.
+class RaisingBuffer final : public std::streambuf {
+ public:
+  explicit RaisingBuffer(int signal) : signal_(signal) {}
+
+ protected:
+  int overflow(int character) override {
+    if (signal_ != 0) raise(std::exchange(signal_, 0));
+    return character;
+  }
+
+ private:
+  int signal_;
+};
+
+TEST_F(CliQuantizeTest, ASignalLeavesNothingOfTheOutput) {
+  WriteModel();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    RaisingBuffer buffer(signal);  // at the first line of progress
+    std::ostream err(&buffer);
+    std::ostringstream out;
+    EXPECT_EQ(cli::RunCommandLine({"quantize", Path("in"), Path("out"), "--format", "nf4"},
+                                  {out, err, false}),
+              1);
+    std::vector<std::string> left;
+    for (const auto& entry : std::filesystem::directory_iterator(Path("."))) {
+      left.push_back(entry.path().filename().string());
+    }
+    EXPECT_THAT(left, ::testing::ElementsAre("in"));
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    EXPECT_EQ(action.sa_handler, SIG_DFL) << "as it was before";
+  }
+  EXPECT_EQ(RunBare({"quantize", Path("in"), Path("out"), "--format", "nf4"}).code, 0);
 }
 
 TEST_F(CliQuantizeTest, TakesFormatsLayersAndForce) {

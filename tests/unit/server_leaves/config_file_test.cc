@@ -300,6 +300,7 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   config.max_queue_rows = 18;
   config.max_queue_bytes = 1;
   config.max_queue_delay_us = 250;
+  config.contended_batch_us = 251;
   config.batches_in_flight = 4;
   config.drain_grace_ms = 0;
   config.drain_timeout_ms = 1;

@@ -220,8 +220,8 @@ TEST(ConfigTest, NumbersKeepTheirRange) {
   }
   for (const char* flag :
        {"--cpu-devices=257", "--cpu-devices=0", "--cpu-threads=4097", "--cpu-threads=4294967297",
-        "--max-queue-rows=0", "--max-queue-delay-us=60000001", "--batches-in-flight=65",
-        "--drain-grace-ms=3600001", "--drain-timeout-ms=-1"}) {
+        "--max-queue-rows=0", "--max-queue-delay-us=60000001", "--contended-batch-us=-1",
+        "--batches-in-flight=65", "--drain-grace-ms=3600001", "--drain-timeout-ms=-1"}) {
     EXPECT_THAT(FaultsOf({flag}), HasSubstr("expected an integer from")) << flag;
   }
 }

@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nibble/client_memory.h"
 #include "nibble/v1/linear.pb.h"
 #include "nibble/v1/weights.pb.h"
 
@@ -167,6 +168,12 @@ class Client {
                                                   const CallOptions& options = {});
   absl::StatusOr<v1::SiluMulQuantResponse> SiluMulQuant(const v1::SiluMulQuantRequest& request,
                                                         const CallOptions& options = {});
+  // Memory shared with a server on the same host; see client_memory.h. The call lasts as long as
+  // the memory: it has no deadline, and a stop request detaches it. kUnimplemented where the server
+  // does not allow it, kResourceExhausted over its limit, kFailedPrecondition where its file cannot
+  // be mapped: on another host, or as another user.
+  absl::StatusOr<std::unique_ptr<SharedMemory>> AttachMemory(uint64_t bytes,
+                                                             const CallOptions& options = {});
 
   // Control plane. Load returns the last message, whose `done` is set; `on_progress` may be empty
   // and sees every message.

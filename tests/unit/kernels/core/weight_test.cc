@@ -263,5 +263,35 @@ TEST(ValidateWeight, InputScaleIsFiniteAndAboveZero) {
   EXPECT_TRUE(ValidateWeight(weight).ok());
 }
 
+// Gives codes of a weight that has them.
+class FakeSource final : public CodeSource {
+ public:
+  explicit FakeSource(HostBytes codes) : codes_(std::move(codes)) {}
+  CodeTile PreferredTile() const override { return {.rows = 32, .inputs = 32}; }
+  void Read(const CodeTile&, std::byte*, int64_t) const override {}
+  HostBytes ReadAll() const override { return codes_; }
+
+ private:
+  const HostBytes codes_;
+};
+
+TEST(CodeSourceTest, StandsInForTheCodesOfInt4) {
+  const CanonicalWeight whole = Int4();
+  CanonicalWeight weight = whole;
+  weight.code_source = std::make_shared<FakeSource>(whole.codes);
+  EXPECT_EQ(ValidateWeight(weight).code(), absl::StatusCode::kInvalidArgument);  // both
+  weight.codes = HostBytes();
+  EXPECT_TRUE(ValidateWeight(weight).ok());
+  std::vector<float> out(static_cast<size_t>(weight.spec.n * weight.spec.k));
+  EXPECT_THAT(std::string(MessageOf(DecodeReference(weight, 0, weight.spec.n, out))),
+              HasSubstr("received a source"));
+  EXPECT_EQ(Decode(WithCodes(weight)), Decode(whole));
+  EXPECT_EQ(Decode(WithCodes(whole)), Decode(whole));
+  CanonicalWeight table = NF4(2, 32, std::vector<uint8_t>(32), {1.0f});
+  table.code_source = std::make_shared<FakeSource>(table.codes);
+  table.codes = HostBytes();
+  EXPECT_EQ(ValidateWeight(table).code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace nibble

@@ -5,6 +5,7 @@
 #include "hwy/targets.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/matmul.h"
+#include "nibble/nibbles.h"
 #include "nibble/numeric.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/reference.h"
@@ -40,6 +41,34 @@ class InstructionSetsTest : public ::testing::Test {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
 };
+
+int NibbleOf(const std::vector<std::byte>& rows, int64_t stride, int64_t row, int64_t index) {
+  const auto byte = static_cast<int>(rows[static_cast<size_t>(row * stride + index / 2)]);
+  return index % 2 == 0 ? byte & 15 : byte >> 4;
+}
+
+TEST_F(InstructionSetsTest, TurnNibblesAlike) {
+  Random random(5);
+  ForEach([&] {
+    for (int64_t count = 0; count < 40; ++count) {
+      const int64_t from_stride = 4 * count + 3;
+      const int64_t to_stride = 4 * count + 1;
+      std::vector<std::byte> from(static_cast<size_t>(8 * from_stride));
+      for (std::byte& byte : from) byte = static_cast<std::byte>(random.Below(256));
+      std::vector<std::byte> to(static_cast<size_t>(8 * to_stride), std::byte{0xEE});
+      TransposeNibbles(from.data(), from_stride, count, to.data(), to_stride,
+                       count % 2 == 0 ? nullptr : from.data());
+      for (int64_t row = 0; row < 8; ++row) {
+        for (int64_t i = 0; i < 8 * count; ++i) {
+          ASSERT_EQ(NibbleOf(to, to_stride, row, i),
+                    NibbleOf(from, from_stride, i % 8, i / 8 * 8 + row))
+              << count << " words, row " << row << ", nibble " << i;
+        }
+        ASSERT_EQ(to[static_cast<size_t>((row + 1) * to_stride - 1)], std::byte{0xEE});
+      }
+    }
+  });
+}
 
 void ExpectLoads(const std::vector<std::byte>& bytes, DType dtype) {
   const auto count = static_cast<int64_t>(bytes.size() / DTypeBytes(dtype));

@@ -1,5 +1,9 @@
 // What the CPU backend promises beyond the contract: the bits of a result depend neither on the
 // kernel nor on the number of threads.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
 #include "gtest/gtest.h"
 #include "nibble/backend.h"
 #include "tests/conformance/weights.h"
@@ -54,6 +58,51 @@ TEST(CpuKernelBitsTest, DependNeitherOnTheKernelNorOnTheThreads) {
       EXPECT_EQ(Matmul(*(*one)[0], weight, x, "cpu_gemm"), expected) << m;
       EXPECT_EQ(Matmul(*(*four)[0], weight, x, "cpu_gemv"), expected) << m;
       EXPECT_EQ(Matmul(*(*four)[0], weight, x, "cpu_gemm"), expected) << m;
+    }
+  }
+}
+
+// The codes of `whole` by tiles of one size.
+class TileSource final : public CodeSource {
+ public:
+  TileSource(const CanonicalWeight& whole, int64_t rows, int64_t inputs)
+      : whole_(whole), rows_(rows), inputs_(inputs) {}
+
+  CodeTile PreferredTile() const override { return {.rows = rows_, .inputs = inputs_}; }
+  void Read(const CodeTile& tile, std::byte* out, int64_t stride) const override {
+    const WeightSpec& spec = whole_.spec;
+    EXPECT_TRUE(tile.row % 32 == 0 && tile.k % 32 == 0);
+    EXPECT_TRUE(tile.rows % 32 == 0 || tile.row + tile.rows == spec.n);
+    EXPECT_TRUE(tile.inputs % 32 == 0 || tile.k + tile.inputs == spec.k);
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      std::copy_n(whole_.codes.data() + (tile.row + i) * CeilDiv(spec.k, 2) + tile.k / 2,
+                  CeilDiv(tile.inputs, 2), out + i * stride);
+    }
+  }
+  HostBytes ReadAll() const override { return whole_.codes; }
+
+ private:
+  const CanonicalWeight whole_;
+  const int64_t rows_;
+  const int64_t inputs_;
+};
+
+TEST(CpuKernelBitsTest, DoNotDependOnHowCodesAreHandedOver) {
+  const auto devices = Create(1);
+  ASSERT_TRUE(devices.ok());
+  for (const conformance::Variant& variant : conformance::AllVariants()) {
+    if (variant.spec.format != Format::kInt4) continue;
+    SCOPED_TRACE(variant.name);
+    for (const int64_t k : {64, 1100, 1101, 1344}) {
+      const CanonicalWeight whole = conformance::RandomWeight(variant.SpecOf(211, k), 1);
+      const HostMatrix x = conformance::RandomActivations(DType::kBF16, 2, k, 2);
+      const HostMatrix expected = Matmul(*(*devices)[0], whole, x, "cpu_gemv");
+      for (const auto& [rows, inputs] : {std::pair(32, 32), std::pair(96, 512), {512, 4096}}) {
+        CanonicalWeight weight = whole;
+        weight.codes = HostBytes();
+        weight.code_source = std::make_shared<TileSource>(whole, rows, inputs);
+        EXPECT_EQ(Matmul(*(*devices)[0], weight, x, "cpu_gemv"), expected) << k << ", " << rows;
+      }
     }
   }
 }
