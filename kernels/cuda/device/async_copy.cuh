@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 namespace nibble::cuda {
@@ -23,6 +24,21 @@ __device__ inline uint32_t Kept(uint32_t value) {
 __device__ inline uint4 LoadShared16Bytes(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ inline uint2 LoadShared8Bytes(uint32_t from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
+// Four matrices of 8 rows of 16 bytes: lane l gives the place of row l % 8 of matrix l / 8, and gets
+// bytes 4 (l % 4) and up of row l / 4 of each.
+__device__ inline uint4 LoadSharedMatrices(uint32_t from) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(from)
                : "memory");
@@ -102,6 +118,33 @@ __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1], %2, [%3], %4;" ::"r"(to_shared),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// Copies the box of `map` at these coordinates, innermost first. What lies outside of the matrix
+// comes as zeros, and counts.
+__device__ inline void TensorCopy(uint32_t to_shared, const CUtensorMap& map, int32_t k,
+                                  int32_t row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3}], [%4];" ::"r"(to_shared),
+      "l"(&map), "r"(k), "r"(row), "r"(barrier)
+      : "memory");
+}
+__device__ inline void TensorCopyOnce(uint32_t to_shared, const CUtensorMap& map, int32_t k,
+                                      int32_t row, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to_shared),
+      "l"(&map), "r"(k), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ inline void TensorCopyUnitsOnce(uint32_t to_shared, const CUtensorMap& map, int32_t row,
+                                           int32_t unit, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to_shared),
+      "l"(&map), "r"(0), "r"(row), "r"(unit), "r"(barrier), "l"(policy)
       : "memory");
 }
 

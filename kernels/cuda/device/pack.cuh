@@ -53,8 +53,7 @@ __global__ void PackCodesKernel(const __grid_constant__ WeightView w, CanonicalC
   if (w.codes_kind == Codes::kFP8) {
     uint32_t words[2] = {};
     for (int i = 0; i < 8; ++i) {
-      const int byte = ((i & 1) << 1) | ((i >> 1) & 1);
-      words[i / 4] |= codes[i] << (8 * byte);
+      words[i / 4] |= codes[i] << (8 * (i % 4));
       if ((codes[i] & 0x7Fu) == 0x7Fu) bias[n] = __uint_as_float(0x7FC00000u);
     }
     *reinterpret_cast<uint2*>(bytes + ByteOffset(w, n, k)) = make_uint2(words[0], words[1]);
