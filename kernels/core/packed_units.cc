@@ -5,6 +5,24 @@ namespace {
 
 constexpr int64_t kUnitInputs = 128;
 
+// Codes on both sides, multiplied by the instructions of Hopper, which later devices lack.
+bool Fp8CodesFit(const Problem& problem, int compute_capability) {
+  constexpr int kHopper = 90;
+  return compute_capability == kHopper && problem.weight.format == Format::kFP8 &&
+         problem.quant != QuantMode::kNone && ScalesPerUnit(problem.weight) == 1;
+}
+
+// cuBLASLt takes one scale a row and output, or blocks of 128 x 128 with groups of 128.
+bool Fp8CublasFits(const Problem& problem) {
+  constexpr int64_t kOutputsAlign = 16;
+  const WeightSpec& spec = problem.weight;
+  const bool grouped = problem.quant == QuantMode::kPerGroup;
+  if (spec.n % kOutputsAlign != 0) return false;
+  if (spec.scale_layout != ScaleLayout::kBlock) return !grouped;
+  return grouped && spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
+         spec.k > kQuantGroup;
+}
+
 }  // namespace
 
 int ScalesPerUnit(const WeightSpec& spec) {
@@ -29,8 +47,12 @@ int ScalesPerUnit(const WeightSpec& spec) {
   return 0;
 }
 
-bool CudaKernelFits(const Problem& problem, std::string_view kernel) {
+bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability) {
   const WeightSpec& spec = problem.weight;
+  if (kernel == "cuda_fp8_gemm") return Fp8CodesFit(problem, compute_capability);
+  if (kernel == "cuda_fp8_cublas") {
+    return Fp8CodesFit(problem, compute_capability) && Fp8CublasFits(problem);
+  }
   // The tensor cores take 16-bit activations; quantized ones are multiplied in binary32.
   const bool sixteen_bits = problem.input == DType::kBF16 || problem.input == DType::kF16;
   if (kernel == "cuda_gemm_f32") return true;

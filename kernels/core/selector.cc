@@ -33,6 +33,9 @@ constexpr Entry kCpuTable[] = {
     {Op::kSiluMulQuant, kAnyM, {"cpu_silu_mul_quant", 1, 0, 0, 1}},
 };
 
+// FP8 codes on both sides: up to here our own kernel is faster than cuBLASLt.
+constexpr int64_t kFp8GemmMaxM = 128;
+
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. Decoding
 // it once for cuBLASLt costs more up to about 64 rows (H200, INT4: 28672x4096 154 us at 64 rows
@@ -42,6 +45,9 @@ constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
+    {Op::kMatmul, kFp8GemmMaxM, {"cuda_fp8_gemm", 128, 128, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_fp8_cublas", 128, 128, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_fp8_gemm", 128, 128, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
     {Op::kDequantize, kAnyM, {"cuda_dequantize", 16, 0, 128, 1}},
     {Op::kNormQuant, kAnyM, {"cuda_norm_quant", 1, 0, 0, 1}},
@@ -53,12 +59,13 @@ std::span<const Entry> TableOf(BackendKind kind) {
   return kCpuTable;
 }
 
-const Entry& Find(BackendKind kind, const Problem& problem) {
+const Entry& Find(const DeviceInfo& device, const Problem& problem) {
+  const BackendKind kind = device.kind;
   const std::span<const Entry> table = TableOf(kind);
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
     return entry.op == problem.op && problem.m <= entry.m_max &&
            (kind != BackendKind::kCuda || problem.op != Op::kMatmul ||
-            core::CudaKernelFits(problem, entry.choice.kernel));
+            core::CudaKernelFits(problem, entry.choice.kernel, device.compute_capability));
   });
   return found != table.end() ? *found : table.back();
 }
@@ -130,7 +137,7 @@ std::string TileSize(int size, std::string_view whole) {
 }  // namespace
 
 Choice Select(const Problem& problem, const DeviceInfo& device) {
-  return Find(device.kind, problem).choice;
+  return Find(device, problem).choice;
 }
 
 std::vector<std::string_view> KernelNames(BackendKind kind, Op op) {
@@ -160,7 +167,7 @@ std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DT
   int64_t m_end = 0;
   while (m_end < max_m) {
     problem.m = m_end + 1;
-    m_end = std::min(max_m, Find(device.kind, problem).m_max);
+    m_end = std::min(max_m, Find(device, problem).m_max);
     const Choice choice = Select(problem, device);
     if (!ranges.empty() && ranges.back().choice == choice) {
       ranges.back().m_end = m_end;

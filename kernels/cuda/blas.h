@@ -1,4 +1,5 @@
-// cuBLASLt, opened at run time: y = x W^T of dense 16-bit matrices with binary32 sums.
+// cuBLASLt, opened at run time: y = x W^T of dense 16-bit matrices, or of E4M3 codes with scales,
+// with binary32 sums.
 #ifndef NIBBLE_KERNELS_CUDA_BLAS_H_
 #define NIBBLE_KERNELS_CUDA_BLAS_H_
 
@@ -12,10 +13,17 @@
 
 namespace nibble::cuda {
 
+// Scales of E4M3 codes, binary32.
+enum class BlasScales : uint8_t {
+  kNone,
+  kRows,    // of x [m], of w [n]
+  kBlocks,  // of x [ceil(k / 128)][m], of w [ceil(n / 128)][ceil(k / 128), rounded up to 4]
+};
+
 // Row-major; strides in elements, pointers and row starts at multiples of 16 bytes.
 struct BlasProblem {
-  DType input = DType::kBF16;  // of x and w: BF16 or F16
-  DType output = DType::kF32;  // of y: F32, or `input`
+  DType input = DType::kBF16;  // of x and w: BF16, F16, or F8_E4M3 with scales
+  DType output = DType::kF32;  // of y: F32, or `input`; of codes BF16 or F16
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
@@ -23,6 +31,7 @@ struct BlasProblem {
   int64_t w_stride = 0;
   int64_t y_stride = 0;
   bool accumulate = false;  // y += instead of y =
+  BlasScales scales = BlasScales::kNone;
 
   auto operator<=>(const BlasProblem&) const = default;
 };
@@ -41,6 +50,10 @@ class Blas {
   // x [m, k], w [n, k], y [m, n].
   virtual Status Run(const BlasProblem& problem, const void* x, const void* w, void* y,
                      void* workspace, cudaStream_t stream) = 0;
+  // The same for codes; problem.scales is not kNone.
+  virtual Status RunScaled(const BlasProblem& problem, const void* x, const float* x_scales,
+                           const void* w, const float* w_scales, void* y, void* workspace,
+                           cudaStream_t stream) = 0;
 };
 
 // For the current device. kFailedPrecondition where the library cannot be opened.

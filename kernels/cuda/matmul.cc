@@ -1,18 +1,18 @@
 #include "kernels/cuda/matmul.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/core/packed_units.h"
+#include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/launch/activations.h"
 #include "kernels/cuda/launch/dequantize.h"
 #include "kernels/cuda/launch/gemm_f32.h"
 #include "kernels/cuda/launch/gemv.h"
+#include "kernels/cuda/workspace.h"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr uint64_t kTooLarge = std::numeric_limits<int64_t>::max();
 // Decoded weights, and sums, that lie in memory at a time.
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kChunkOutputs = 64;
@@ -23,25 +23,6 @@ static_assert(static_cast<int>(Element::kI8) == static_cast<int>(DType::kI8));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 static_assert(static_cast<int>(Quant::kPerGroup) == static_cast<int>(QuantMode::kPerGroup));
 static_assert(static_cast<int>(Quant::kStatic) == static_cast<int>(QuantMode::kStatic));
-
-int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * unit; }
-
-// Parts of the workspace, placed one after the other.
-class Workspace {
- public:
-  uint64_t Place(int64_t rows, int64_t row_bytes) {
-    const uint64_t offset = total_;
-    const auto bytes = static_cast<uint64_t>(CheckedMul(rows, row_bytes).value_or(kTooLarge));
-    const uint64_t largest = kTooLarge - core::kAlignment;
-    total_ =
-        bytes > largest || total_ > largest - bytes ? kTooLarge : total_ + core::AlignedSize(bytes);
-    return offset;
-  }
-  uint64_t total() const { return total_; }
-
- private:
-  uint64_t total_ = 0;
-};
 
 // The problem reduced to what the workspace depends on.
 struct Shape {
@@ -109,10 +90,6 @@ struct GemmPlan {
   uint64_t w_offset = 0;
   uint64_t sums_offset = 0;
 };
-
-bool IsAligned(const void* data, int64_t stride_bytes) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0;
-}
 
 // One call's arguments beside its plan.
 class Matmul {
@@ -279,6 +256,7 @@ class Matmul {
 }  // namespace
 
 uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
+  if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice);
   const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
   const bool gemm = choice.kernel == "cuda_gemm" || (gemv && shape.reorder);
@@ -290,6 +268,9 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                  void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
                  cudaStream_t stream) {
+  if (IsFp8Kernel(choice)) {
+    return RunFp8Matmul(args, weight, choice, workspace, device, context, blas, stream);
+  }
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();

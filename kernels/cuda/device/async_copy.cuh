@@ -1,4 +1,5 @@
-// Hopper's asynchronous copies and barriers: thin names for PTX of compute capability 9.0. Addresses of shared memory are 32-bit shared-window addresses.
+// Hopper's asynchronous copies and barriers: thin names for PTX of compute capability 9.0.
+// Addresses of shared memory are 32-bit shared-window addresses.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 
@@ -34,8 +35,8 @@ __device__ inline uint2 LoadShared8Bytes(uint32_t from) {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
   return v;
 }
-// Four matrices of 8 rows of 16 bytes: lane l gives the place of row l % 8 of matrix l / 8, and gets
-// bytes 4 (l % 4) and up of row l / 4 of each.
+// Four matrices of 8 rows of 16 bytes: lane l gives the place of row l % 8 of matrix l / 8, and
+// gets bytes 4 (l % 4) and up of row l / 4 of each.
 __device__ inline uint4 LoadSharedMatrices(uint32_t from) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -9,7 +9,8 @@ namespace nibble::cuda {
 
 inline constexpr int kDequantizeUnitsThreads = 256;
 
-// How a thread reads a unit: `Pair` is the words of rows g and g + 8 that hold inputs 8 * chunk to 8
+// How a thread reads a unit: `Pair` is the words of rows g and g + 8 that hold inputs 8 * chunk to
+// 8
 // * chunk + 7. Sixteen lanes that take the chunks of one g read whole 128-byte lines, and each of
 // their stores fills 256 bytes of a row.
 struct TableUnits {

@@ -4,10 +4,10 @@
 // copies tiles of the weight and of x into a ring of stages; two warpgroups multiply, 64 outputs
 // each. The weight is the 64-row operand, so that few rows of x waste nothing.
 //
-// The tensor cores keep few bits of a sum while they add, so that each step's sums start at 0 and are
-// added to binary32 sums, in order, by the multiplying warps. There scales of blocks are applied
-// (kBlock), or nothing is, and the scales of rows and outputs multiply the finished sums. A row's
-// sums never meet another row's.
+// The tensor cores keep few bits of a sum while they add, so that each step's sums start at 0 and
+// are added to binary32 sums, in order, by the multiplying warps. There scales of blocks are
+// applied (kBlock), or nothing is, and the scales of rows and outputs multiply the finished sums. A
+// row's sums never meet another row's.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_FP8_GEMM_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_FP8_GEMM_CUH_
 
@@ -57,7 +57,8 @@ struct Fp8GemmShape {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    Fp8GemmKernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+    Fp8GemmKernel(const __grid_constant__ CUtensorMap w_map,
+                  const __grid_constant__ CUtensorMap x_map,
                   const __grid_constant__ Fp8GemmArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   constexpr int kRows = Shape::kRows;
@@ -149,9 +150,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const float* w_scales[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      w_scales[i] = args.w_scales +
-                    static_cast<int64_t>(min(n + 8 * i, args.n - 1) / args.rows_per_scale) *
-                        args.groups;
+      w_scales[i] =
+          args.w_scales +
+          static_cast<int64_t>(min(n + 8 * i, args.n - 1) / args.rows_per_scale) * args.groups;
     }
     float sums[kRows / 2];
     float part[kRows / 2];

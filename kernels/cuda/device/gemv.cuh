@@ -30,9 +30,9 @@ struct Fragments {
       const char* from = reinterpret_cast<const char*>(row) + Inputs::Offset(lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        part[column][i] = Inputs::Part(
-            [&](int at) { return *reinterpret_cast<const uint4*>(from + at); },
-            [&](int at) { return *reinterpret_cast<const uint2*>(from + at); }, i);
+        part[column][i] =
+            Inputs::Part([&](int at) { return *reinterpret_cast<const uint4*>(from + at); },
+                         [&](int at) { return *reinterpret_cast<const uint2*>(from + at); }, i);
       }
     }
   }

@@ -119,7 +119,8 @@ struct RingLayout {
     ring_offset = x_offset + (resident ? m * RingResidentRowBytes(units) : 0);
     stage_bytes = RingStage<Unit, Shape>::kBytes;
     if (!Shape::kHeldX && !ring.x_resident) stage_bytes += m * RingStagedRowBytes<Shape>();
-    if (Unit::kBoxed) stage_bytes = (stage_bytes + kRingBoxAlign - 1) / kRingBoxAlign * kRingBoxAlign;
+    if (Unit::kBoxed)
+      stage_bytes = (stage_bytes + kRingBoxAlign - 1) / kRingBoxAlign * kRingBoxAlign;
   }
   __host__ __device__ int Bytes(int stages) const { return ring_offset + stages * stage_bytes; }
 };
@@ -451,8 +452,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   const int stage_bytes = Kept(ring.layout.stage_bytes);
   const int of_stage = warp % kStageUnits;
   const uint32_t ring_at = Kept(SharedAddress(ring.shared)) + ring.layout.ring_offset;
-  const uint32_t codes_at =
-      Kept(ring_at + of_stage * Stage::kUnitPitch + Unit::CodesOffset(lane));
+  const uint32_t codes_at = Kept(ring_at + of_stage * Stage::kUnitPitch + Unit::CodesOffset(lane));
   const uint32_t scales_at = Kept(ring_at + Stage::kScalesAt + of_stage * Unit::kScaleBytes +
                                   lane / 4 * Unit::kRowScaleBytes);
   const uint32_t zeros_at = ring_at + Stage::kZerosAt + of_stage * Unit::kZeroBytes + lane / 4 * 2;
@@ -507,8 +507,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     // With a depth of 2 the two sets of registers take turns, across tiles too: while `now` is
     // multiplied `next` is loaded. A tile has an even number of turns, so that it is known which is
     // which; some may be no rounds.
-    const auto turn = [&](int round, Unit(&now)[kTiles], Unit(&next)[kTiles],
-                          const Held& held) {
+    const auto turn = [&](int round, Unit(&now)[kTiles], Unit(&next)[kTiles], const Held& held) {
       const int next_round = round + 1 == turns ? 0 : round + 1;
       if (kDepth == 1 && round < rounds) take(now, round < my_rounds);
       if (!staged && round < rounds) give_back();

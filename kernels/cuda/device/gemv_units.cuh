@@ -17,7 +17,9 @@ __device__ inline uint4 LoadStreaming(const void* from) {
 
 __device__ inline uint2 LoadStreaming8Bytes(const void* from) {
   uint2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from));
   return v;
 }
 
@@ -34,8 +36,8 @@ struct PlainInputs {
   }
 };
 
-// Pairs of inputs 0 and 2, 1 and 3, of the four from kPitch * t on and of the next: those kPitch = 8
-// are eight in a row, those of 4 lie 16 inputs apart.
+// Pairs of inputs 0 and 2, 1 and 3, of the four from kPitch * t on and of the next: those kPitch =
+// 8 are eight in a row, those of 4 lie 16 inputs apart.
 template <int kPitch>
 struct EvenOddInputs {
   __device__ static int Offset(int lane) { return lane % 4 * kPitch * 2; }

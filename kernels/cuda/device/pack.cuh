@@ -91,10 +91,14 @@ __global__ void TileKernel(const T* from, int32_t n, int32_t groups, int32_t rep
       real ? from[row * groups + source] : T{};
 }
 
-// to[i] = from[i] in binary32.
-__global__ void WidenKernel(const void* from, Element type, int64_t count, float* to) {
+// to[row * to_stride + col] = from[row * from_stride + col] in binary32.
+__global__ void WidenKernel(const void* from, Element type, int64_t from_stride, int64_t rows,
+                            int64_t cols, float* to, int64_t to_stride) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = LoadElement(from, type, i);
+  if (i >= rows * cols) return;
+  const int64_t row = i / cols;
+  const int64_t col = i % cols;
+  to[row * to_stride + col] = LoadElement(from, type, row * from_stride + col);
 }
 
 }  // namespace nibble::cuda

@@ -33,8 +33,8 @@ __device__ inline void WgmmaWait() {
 #endif
 }
 
-// d [64 x kN] = a [64 x 32] * b [kN x 32]^T, or += where `add` is not 0. Lane (g, t) of warp i holds
-// rows 16 i + g and 8 more of columns 8 j + 2 t and the next: d[4 j .. 4 j + 3].
+// d [64 x kN] = a [64 x 32] * b [kN x 32]^T, or += where `add` is not 0. Lane (g, t) of warp i
+// holds rows 16 i + g and 8 more of columns 8 j + 2 t and the next: d[4 j .. 4 j + 3].
 template <int kN>
 struct Fp8Wgmma;
 
@@ -89,7 +89,8 @@ struct Fp8Wgmma<64> {
         "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "%32, %33, p, 1, 1;\n}"
-        : NIBBLE_D4(0), NIBBLE_D4(4), NIBBLE_D4(8), NIBBLE_D4(12), NIBBLE_D4(16), NIBBLE_D4(20), NIBBLE_D4(24), NIBBLE_D4(28)
+        : NIBBLE_D4(0), NIBBLE_D4(4), NIBBLE_D4(8), NIBBLE_D4(12), NIBBLE_D4(16), NIBBLE_D4(20),
+          NIBBLE_D4(24), NIBBLE_D4(28)
         : "l"(a), "l"(b), "r"(add));
   }
 };
@@ -105,7 +106,9 @@ struct Fp8Wgmma<128> {
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "%64, %65, p, 1, 1;\n}"
-        : NIBBLE_D4(0), NIBBLE_D4(4), NIBBLE_D4(8), NIBBLE_D4(12), NIBBLE_D4(16), NIBBLE_D4(20), NIBBLE_D4(24), NIBBLE_D4(28), NIBBLE_D4(32), NIBBLE_D4(36), NIBBLE_D4(40), NIBBLE_D4(44), NIBBLE_D4(48), NIBBLE_D4(52), NIBBLE_D4(56), NIBBLE_D4(60)
+        : NIBBLE_D4(0), NIBBLE_D4(4), NIBBLE_D4(8), NIBBLE_D4(12), NIBBLE_D4(16), NIBBLE_D4(20),
+          NIBBLE_D4(24), NIBBLE_D4(28), NIBBLE_D4(32), NIBBLE_D4(36), NIBBLE_D4(40), NIBBLE_D4(44),
+          NIBBLE_D4(48), NIBBLE_D4(52), NIBBLE_D4(56), NIBBLE_D4(60)
         : "l"(a), "l"(b), "r"(add));
   }
 };

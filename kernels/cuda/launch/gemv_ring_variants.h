@@ -33,8 +33,9 @@ RingArgs DivideShared(int m, int units) {
       ring.x_resident = resident;
       ring.partial_buffers = buffers;
       const RingLayout<Unit, Shape> layout(m, units, ring);
-      const int fitting = std::max(0, kRingSharedBytes - kRingSlackBytes<Unit> - layout.ring_offset) /
-                          layout.stage_bytes;
+      const int fitting =
+          std::max(0, kRingSharedBytes - kRingSlackBytes<Unit> - layout.ring_offset) /
+          layout.stage_bytes;
       const int wanted = std::clamp(kRingBytes / kWeightBytes, 2, kRingMaxStages);
       ring.stages = std::min(fitting, wanted) / 2 * 2;
       if (ring.stages >= 2) return ring;
@@ -57,8 +58,7 @@ cudaError_t LaunchRing(const WeightView& view, const GemvArgs& args, const GemvL
   if (error != cudaSuccess) return error;
   typename Unit::Map map;
   if constexpr (Unit::kBoxed) {
-    const cudaError_t made =
-        MakeUnitMap(view, Shape::kTiles * kUnitRows, Shape::kStageUnits, map);
+    const cudaError_t made = MakeUnitMap(view, Shape::kTiles * kUnitRows, Shape::kStageUnits, map);
     if (made != cudaSuccess) return made;
   }
   const int tiles = (view.n + Shape::kTiles * kUnitRows - 1) / (Shape::kTiles * kUnitRows);
