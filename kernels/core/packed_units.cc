@@ -12,14 +12,13 @@ bool Fp8CodesFit(const Problem& problem, int compute_capability) {
          problem.quant != QuantMode::kNone && ScalesPerUnit(problem.weight) == 1;
 }
 
-// cuBLASLt takes one scale a row and output, or blocks of 128 x 128 with groups of 128.
+// cuBLASLt takes one scale a row and output, or blocks of 128 x 128.
 bool Fp8CublasFits(const Problem& problem) {
   constexpr int64_t kOutputsAlign = 16;
   const WeightSpec& spec = problem.weight;
-  const bool grouped = problem.quant == QuantMode::kPerGroup;
   if (spec.n % kOutputsAlign != 0) return false;
-  if (spec.scale_layout != ScaleLayout::kBlock) return !grouped;
-  return grouped && spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
+  if (spec.scale_layout != ScaleLayout::kBlock) return problem.quant != QuantMode::kPerGroup;
+  return spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
          spec.k > kQuantGroup;
 }
 
@@ -52,6 +51,12 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute
   if (kernel == "cuda_fp8_gemm") return Fp8CodesFit(problem, compute_capability);
   if (kernel == "cuda_fp8_cublas") {
     return Fp8CodesFit(problem, compute_capability) && Fp8CublasFits(problem);
+  }
+  if (kernel == "cuda_gemv" && problem.quant != QuantMode::kNone) {
+    // Codes as BF16 numbers, one scale a row. On Hopper blocks have a faster kernel.
+    const bool blocks = spec.scale_layout == ScaleLayout::kBlock && spec.scale_block_k < spec.k;
+    return spec.format == Format::kFP8 && problem.quant != QuantMode::kPerGroup &&
+           ScalesPerUnit(spec) == 1 && !(blocks && Fp8CodesFit(problem, compute_capability));
   }
   // The tensor cores take 16-bit activations; quantized ones are multiplied in binary32.
   const bool sixteen_bits = problem.input == DType::kBF16 || problem.input == DType::kF16;

@@ -87,7 +87,7 @@ class Description {
     NIBBLE_RETURN_IF_ERROR(Check(library_.desc_create(&handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                                  "cublasLtMatmulDescCreate"));
     NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T));
-    if (scales == BlasScales::kNone) return absl::OkStatus();
+    if (scales == BlasScales::kNone || scales == BlasScales::kTensor) return absl::OkStatus();
     const bool rows = scales == BlasScales::kRows;
     const int32_t outer = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     const int32_t of_w = rows ? outer : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
@@ -137,6 +137,8 @@ class Plan {
     return Run(handle, desc_, x, w, y, workspace, stream);
   }
 
+  bool found() const { return found_; }
+
   // Scales are part of a description, and a plan serves many threads: each call makes its own.
   Status RunScaled(cublasLtHandle_t handle, const void* x, const float* x_scales, const void* w,
                    const float* w_scales, void* y, void* workspace, cudaStream_t stream) const {
@@ -150,6 +152,10 @@ class Plan {
  private:
   Status Run(cublasLtHandle_t handle, const Description& desc, const void* x, const void* w,
              void* y, void* workspace, cudaStream_t stream) const {
+    if (!found_) {
+      return absl::InternalError(fmt::format("cuBLASLt: no algorithm for a matmul of {}x{}x{}",
+                                             problem_.m, problem_.n, problem_.k));
+    }
     const float alpha = 1.0f;
     const float beta = problem_.accumulate ? 1.0f : 0.0f;
     return Check(library_.matmul(handle, desc.handle(), &alpha, w, w_, x, x_, &beta, y, y_, y, y_,
@@ -183,16 +189,15 @@ class Plan {
                      "cublasLtMatmulPreferenceSetAttribute");
     }
     if (status.ok()) {
-      status = Check(library_.heuristic(handle, desc_.handle(), w_, x_, y_, y_, preference, 1,
-                                        &result, &found),
-                     "cublasLtMatmulAlgoGetHeuristic");
+      const cublasStatus_t asked = library_.heuristic(handle, desc_.handle(), w_, x_, y_, y_,
+                                                      preference, 1, &result, &found);
+      if (asked != CUBLAS_STATUS_NOT_SUPPORTED) {
+        status = Check(asked, "cublasLtMatmulAlgoGetHeuristic");
+      }
     }
     library_.preference_destroy(preference);
     NIBBLE_RETURN_IF_ERROR(status);
-    if (found == 0) {
-      return absl::InternalError(fmt::format("cuBLASLt: no algorithm for a matmul of {}x{}x{}",
-                                             problem_.m, problem_.n, problem_.k));
-    }
+    found_ = found > 0;
     algorithm_ = result.algo;
     return absl::OkStatus();
   }
@@ -204,6 +209,7 @@ class Plan {
   cublasLtMatrixLayout_t x_ = nullptr;
   cublasLtMatrixLayout_t w_ = nullptr;
   cublasLtMatrixLayout_t y_ = nullptr;
+  bool found_ = false;
   cublasLtMatmulAlgo_t algorithm_{};
 };
 
@@ -220,6 +226,11 @@ class CublasLt final : public Blas {
              cudaStream_t stream) override {
     NIBBLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, PlanOf(problem));
     return plan->Run(handle_, x, w, y, workspace, stream);
+  }
+
+  StatusOr<bool> Has(const BlasProblem& problem) override {
+    NIBBLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, PlanOf(problem));
+    return plan->found();
   }
 
   Status RunScaled(const BlasProblem& problem, const void* x, const float* x_scales, const void* w,

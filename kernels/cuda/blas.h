@@ -16,6 +16,7 @@ namespace nibble::cuda {
 // Scales of E4M3 codes, binary32.
 enum class BlasScales : uint8_t {
   kNone,
+  kTensor,  // one of x, one of w; null is 1
   kRows,    // of x [m], of w [n]
   kBlocks,  // of x [ceil(k / 128)][m], of w [ceil(n / 128)][ceil(k / 128), rounded up to 4]
 };
@@ -50,7 +51,9 @@ class Blas {
   // x [m, k], w [n, k], y [m, n].
   virtual Status Run(const BlasProblem& problem, const void* x, const void* w, void* y,
                      void* workspace, cudaStream_t stream) = 0;
-  // The same for codes; problem.scales is not kNone.
+  // Whether the library has an algorithm for the problem. Run fails where it has none.
+  virtual StatusOr<bool> Has(const BlasProblem& problem) = 0;
+  // As Run, for codes; problem.scales is not kNone. kBlocks asks for an m that is a multiple of 4.
   virtual Status RunScaled(const BlasProblem& problem, const void* x, const float* x_scales,
                            const void* w, const float* w_scales, void* y, void* workspace,
                            cudaStream_t stream) = 0;

@@ -210,7 +210,7 @@ StatusOr<ConstMatrixView> CudaDevice::DenseView(const DeviceWeight& weight) cons
 
 uint64_t CudaDevice::WorkspaceBytes(const Problem& problem, const Choice& choice) const {
   if (problem.m <= 0 || problem.op != Op::kMatmul) return 0;
-  return MatmulWorkspaceBytes(problem, choice);
+  return MatmulWorkspaceBytes(problem, choice, info_);
 }
 
 Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* workspace,
@@ -227,7 +227,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   problem.output = args.y.dtype;
   problem.quant = args.activation;
   NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice, info_));
-  NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice)));
+  NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice, info_)));
   const DeviceGuard guard(context_->ordinal());
   return RunMatmul(args, *weight, choice, workspace, info_, *context_, *blas_, handle);
 }

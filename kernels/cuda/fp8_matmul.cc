@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/launch/activations.h"
 #include "kernels/cuda/launch/fp8_gemm.h"
 #include "kernels/cuda/workspace.h"
 
@@ -10,9 +9,14 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int64_t kCodesAlign = 16;
-// Sums that lie in memory at a time, and outputs they are of at least: whole blocks of scales.
-constexpr int64_t kSumsBytes = int64_t{256} << 20;
-constexpr int64_t kChunkOutputs = 128;
+// What cuBLASLt asks of rows with scales of blocks.
+constexpr int64_t kBlockRowsAlign = 4;
+// Rows at a time. cuBLASLt is slower with more: it then reads x and y past the L2.
+constexpr int64_t kChunkRows = 1024;
+constexpr int64_t kSumsBytes = int64_t{256} << 20;  // of a chunk, about
+// Up to so many outputs in all, plain codes multiplied to binary32 sums that a kernel scales are
+// faster than cuBLASLt's scales of rows.
+constexpr int64_t kFinishedOutputs = int64_t{5} << 19;
 
 bool IsCublas(const Choice& choice) { return choice.kernel == "cuda_fp8_cublas"; }
 
@@ -23,28 +27,30 @@ bool HasBlocks(const WeightSpec& spec, QuantMode activation) {
 }
 
 struct Plan {
-  Plan(const WeightSpec& spec, int64_t m, QuantMode activation, bool cublas)
-      : blocks(HasBlocks(spec, activation)),
-        steps(activation == QuantMode::kPerGroup ? CeilDiv(spec.k, kQuantGroup) : 1),
-        k_padded(RoundUp(spec.k, kCodesAlign)),
-        step_stride(cublas ? m : RoundUp(m, kFp8RowUnit)) {
-    codes_offset = workspace.Place(m, k_padded);
-    scales_offset = workspace.Place(steps, step_stride * int64_t{sizeof(float)});
+  Plan(const WeightSpec& spec, int64_t m, QuantMode activation, bool cublas, int multiprocessors)
+      : blocks(HasBlocks(spec, activation)), k_padded(RoundUp(spec.k, kCodesAlign)) {
+    const int64_t units = CeilDiv(spec.k, kUnitInputs);
+    const int64_t by_sums = kSumsBytes / 4 / spec.n / kFp8RowUnit * kFp8RowUnit;
+    const int64_t m_padded = RoundUp(m, kBlockRowsAlign);
+    chunk = std::min(m_padded, std::clamp(by_sums, kFp8RowUnit, kChunkRows));
+    steps = blocks ? units : 1;
+    codes_offset = workspace.Place(m_padded, k_padded);
+    // Tiles of our kernel read scales of whole tiles.
+    scales_offset = workspace.Place(m_padded * steps + kFp8RowUnit, int64_t{sizeof(float)});
+    partials_offset =
+        workspace.Place(1, Fp8GemmPartialBytes(chunk, spec.n, units, multiprocessors));
     if (!cublas) return;
-    const int64_t by_sums = kSumsBytes / (std::min(m, kSumsBytes) * 4);
-    chunk = std::max(kChunkOutputs, by_sums / kChunkOutputs * kChunkOutputs);
-    chunk = std::min(chunk, spec.n);
     blas_offset = workspace.Place(1, BlasOptions{}.workspace_bytes);
-    if (spec.has_bias) sums_offset = workspace.Place(m, chunk * int64_t{sizeof(float)});
+    sums_offset = workspace.Place(chunk, spec.n * int64_t{sizeof(float)});
   }
   Workspace workspace;
   bool blocks;
-  int64_t steps;        // scales of a row of x
-  int64_t k_padded;     // bytes of a row of codes
-  int64_t step_stride;  // from one step's scales of x to the next one's
-  int64_t chunk = 0;    // outputs at a time, where sums are rounded apart
+  int64_t k_padded;   // bytes of a row of codes
+  int64_t chunk = 0;  // rows at a time
+  int64_t steps = 1;  // scales of a row of x
   uint64_t codes_offset = 0;
   uint64_t scales_offset = 0;
+  uint64_t partials_offset = 0;
   uint64_t blas_offset = 0;
   uint64_t sums_offset = 0;
 };
@@ -53,68 +59,46 @@ struct Plan {
 class Fp8Matmul {
  public:
   Fp8Matmul(const MatmulArgs& args, const CudaWeight& weight, bool cublas, char* workspace,
-            Context& context, cudaStream_t stream)
+            const DeviceInfo& device, Context& context, Blas& blas, cudaStream_t stream)
       : args_(args),
         spec_(weight.spec()),
         view_(weight.view()),
         cublas_(cublas),
-        plan_(spec_, args.x.rows, args.activation, cublas),
+        multiprocessors_(device.cores),
+        plan_(spec_, args.x.rows, args.activation, cublas, device.cores),
         workspace_(workspace),
         context_(context),
+        blas_(blas),
         stream_(stream) {}
 
-  Status RunGemm(int multiprocessors) {
+  Status Run() {
     NIBBLE_RETURN_IF_ERROR(PrepareActivations());
-    Fp8GemmLaunch launch;
-    launch.x = x_;
-    launch.m = args_.x.rows;
-    launch.blocks = plan_.blocks;
-    launch.y = args_.y.data;
-    launch.y_type = static_cast<Element>(args_.y.dtype);
-    launch.y_stride = args_.y.row_stride;
-    launch.multiprocessors = multiprocessors;
-    return Check(LaunchFp8Gemm(view_, launch, stream_));
-  }
-
-  Status RunCublas(Blas& blas) {
-    NIBBLE_RETURN_IF_ERROR(PrepareActivations());
-    const int64_t m = args_.x.rows;
     const auto y_bytes = static_cast<int64_t>(DTypeBytes(args_.y.dtype));
-    const int64_t w_stride = int64_t{view_.units} * kUnitInputs;
-    // A weight's marks of NaN are not needed: cuBLASLt multiplies its NaN codes.
-    const bool direct = !spec_.has_bias && IsAligned(args_.y.data, args_.y.row_stride * y_bytes);
-    BlasProblem problem;
-    problem.input = DType::kF8E4M3;
-    problem.output = direct ? args_.y.dtype : DType::kF32;
-    problem.m = m;
-    problem.k = plan_.k_padded;
-    problem.x_stride = x_.stride;
-    problem.w_stride = w_stride;
-    problem.y_stride = direct ? args_.y.row_stride : plan_.chunk;
-    problem.scales = plan_.blocks ? BlasScales::kBlocks : BlasScales::kRows;
-    const int64_t chunk = direct ? spec_.n : plan_.chunk;
-    for (int64_t begin = 0; begin < spec_.n; begin += chunk) {
-      problem.n = std::min(chunk, spec_.n - begin);
-      char* y = static_cast<char*>(args_.y.data) + begin * y_bytes;
-      char* to = direct ? y : workspace_ + plan_.sums_offset;
-      const char* w = static_cast<const char*>(view_.codes) + begin * w_stride;
-      const float* w_scales =
-          static_cast<const float*>(view_.scales) + begin / view_.rows_per_scale * view_.groups;
-      NIBBLE_RETURN_IF_ERROR(blas.RunScaled(problem, x_.codes, x_.scales, w, w_scales, to,
-                                            workspace_ + plan_.blas_offset, stream_));
-      if (direct) continue;
-      NIBBLE_RETURN_IF_ERROR(Check(
-          LaunchBiasAndRound(reinterpret_cast<const float*>(to), plan_.chunk, view_.bias + begin, m,
-                             static_cast<int32_t>(problem.n), y,
-                             static_cast<Element>(args_.y.dtype), args_.y.row_stride, stream_)));
+    for (int64_t begin = 0; begin < args_.x.rows; begin += plan_.chunk) {
+      Rows rows;
+      rows.m = std::min(plan_.chunk, args_.x.rows - begin);
+      rows.codes = codes_ + begin * codes_stride_;
+      rows.scales = scales_ + begin * (plan_.blocks ? plan_.steps : scales_stride_);
+      rows.y = static_cast<char*>(args_.y.data) + begin * args_.y.row_stride * y_bytes;
+      NIBBLE_RETURN_IF_ERROR(RunRows(rows));
     }
     return absl::OkStatus();
   }
 
  private:
-  Status Check(cudaError_t error) { return context_.Check(error, "an FP8 matmul"); }
+  // A chunk of rows.
+  struct Rows {
+    int64_t m = 0;
+    const char* codes = nullptr;
+    const float* scales = nullptr;
+    char* y = nullptr;
+  };
 
-  // x_: codes and scales as they are given, where the kernel takes them so, else in the workspace.
+  Status Check(cudaError_t error) { return context_.Check(error, "an FP8 matmul"); }
+  float* Sums() const { return reinterpret_cast<float*>(workspace_ + plan_.sums_offset); }
+  int64_t PaddedRows(const Rows& rows) const { return RoundUp(rows.m, kBlockRowsAlign); }
+
+  // codes_ and scales_: as they are given where the kernels take them so, else in the workspace.
   Status PrepareActivations() {
     ActivationArgs x;
     x.x = args_.x.data;
@@ -126,38 +110,156 @@ class Fp8Matmul {
     x.static_scale = args_.static_scale;
     x.m = args_.x.rows;
     x.k = static_cast<int32_t>(spec_.k);
-    const auto k_padded = static_cast<int32_t>(plan_.k_padded);
-    auto* codes = reinterpret_cast<uint8_t*>(workspace_ + plan_.codes_offset);
-    auto* scales = reinterpret_cast<float*>(workspace_ + plan_.scales_offset);
-    x_ = {codes, k_padded, scales, 1, plan_.steps > 1 ? plan_.step_stride : 0};
+    Fp8Rows to;
+    to.codes = workspace_ + plan_.codes_offset;
+    to.stride = static_cast<int32_t>(plan_.k_padded);
+    to.scales = reinterpret_cast<float*>(workspace_ + plan_.scales_offset);
+    to.places = {RoundUp(x.m, kBlockRowsAlign), plan_.chunk, static_cast<int32_t>(plan_.steps)};
+    codes_ = static_cast<const char*>(to.codes);
+    codes_stride_ = plan_.k_padded;
+    scales_ = to.scales;
     if (args_.x.dtype != DType::kF8E4M3) {
-      return Check(LaunchFp8Quantize(x, codes, k_padded, scales, plan_.step_stride, stream_));
+      return Check(LaunchFp8Quantize(x, to, false, stream_));
     }
-    if (spec_.k == k_padded && IsAligned(args_.x.data, args_.x.row_stride)) {
-      x_.codes = static_cast<const uint8_t*>(args_.x.data);
-      x_.stride = x.m == 1 ? k_padded : args_.x.row_stride;
+    // Blocks are multiplied in whole fours of rows.
+    const bool whole = !cublas_ || !plan_.blocks || x.m % kBlockRowsAlign == 0;
+    if (whole && spec_.k == plan_.k_padded && IsAligned(args_.x.data, args_.x.row_stride)) {
+      codes_ = static_cast<const char*>(args_.x.data);
+      codes_stride_ = x.m == 1 ? plan_.k_padded : args_.x.row_stride;
     } else {
-      NIBBLE_RETURN_IF_ERROR(Check(LaunchFp8CopyCodes(x, codes, k_padded, stream_)));
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchFp8CopyCodes(x, to, false, stream_)));
     }
-    const bool one_a_row = !plan_.blocks && (!cublas_ || x.x_scales_stride == 1);
-    if (one_a_row) {
-      x_.scales = x.x_scales;
-      x_.row_stride = x.x_scales_stride;
-      return absl::OkStatus();
+    if (plan_.blocks) return Check(LaunchFp8CopyScales(x, to, stream_));
+    scales_ = x.x_scales;
+    scales_stride_ = x.x_scales_stride;
+    return absl::OkStatus();
+  }
+
+  Status RunRows(const Rows& rows) {
+    if (!cublas_) return RunGemm(rows);
+    if (plan_.blocks) return RunBlocks(rows);
+    NIBBLE_ASSIGN_OR_RETURN(const bool done, RunScaledRows(rows));
+    return done ? absl::OkStatus() : RunFinished(rows);
+  }
+
+  Status RunGemm(const Rows& rows) {
+    Fp8GemmLaunch launch;
+    launch.codes = rows.codes;
+    launch.codes_stride = codes_stride_;
+    launch.x_scales = rows.scales;
+    launch.x_row_stride = plan_.blocks ? 1 : scales_stride_;
+    launch.x_step_stride = PaddedRows(rows);
+    launch.m = rows.m;
+    launch.blocks = plan_.blocks;
+    launch.y = rows.y;
+    launch.y_type = static_cast<Element>(args_.y.dtype);
+    launch.y_stride = args_.y.row_stride;
+    launch.partials = reinterpret_cast<float*>(workspace_ + plan_.partials_offset);
+    launch.multiprocessors = multiprocessors_;
+    return Check(LaunchFp8Gemm(view_, launch, stream_));
+  }
+
+  // Without a bias results can be rounded where they are made. A weight's marks of NaN are not
+  // needed: cuBLASLt multiplies its NaN codes.
+  bool IsDirect(const Rows& rows) const {
+    const auto y_bytes = static_cast<int64_t>(DTypeBytes(args_.y.dtype));
+    return !spec_.has_bias && IsAligned(rows.y, args_.y.row_stride * y_bytes);
+  }
+
+  BlasProblem ProblemOf(const Rows& rows, BlasScales scales, bool direct) const {
+    BlasProblem problem;
+    problem.input = DType::kF8E4M3;
+    problem.output = direct ? args_.y.dtype : DType::kF32;
+    problem.m = rows.m;
+    problem.n = spec_.n;
+    problem.k = plan_.k_padded;
+    problem.x_stride = codes_stride_;
+    problem.w_stride = int64_t{view_.units} * kUnitInputs;
+    problem.y_stride = direct ? args_.y.row_stride : spec_.n;
+    problem.scales = scales;
+    return problem;
+  }
+
+  Status Multiply(const BlasProblem& problem, const Rows& rows, const float* x_scales,
+                  const float* w_scales, void* to) {
+    return blas_.RunScaled(problem, rows.codes, x_scales, view_.codes, w_scales, to,
+                           workspace_ + plan_.blas_offset, stream_);
+  }
+
+  // y from the sums, scaled where they are not yet.
+  Status Finish(const Rows& rows, bool scaled) {
+    FinishArgs finish;
+    finish.sums = Sums();
+    finish.m = rows.m;
+    finish.n = view_.n;
+    if (!scaled) {
+      finish.x_scales = rows.scales;
+      finish.x_stride = scales_stride_;
+      finish.w_scales = static_cast<const float*>(view_.scales);
+      finish.rows_per_scale = view_.rows_per_scale;
+      finish.w_stride = view_.groups;
     }
-    return Check(LaunchFp8CopyScales(x, static_cast<int32_t>(plan_.steps), scales,
-                                     plan_.step_stride, stream_));
+    if (spec_.has_bias) finish.bias = view_.bias;
+    finish.y = rows.y;
+    finish.y_type = static_cast<Element>(args_.y.dtype);
+    finish.y_stride = args_.y.row_stride;
+    return Check(LaunchFinish(finish, stream_));
+  }
+
+  // Scales of blocks, applied by cuBLASLt, which has no algorithm for some long K and few rows.
+  Status RunBlocks(const Rows& rows) {
+    const bool direct = IsDirect(rows) && rows.m % kBlockRowsAlign == 0;
+    BlasProblem problem = ProblemOf(rows, BlasScales::kBlocks, direct);
+    problem.m = PaddedRows(rows);
+    NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
+    if (!has) return RunGemm(rows);
+    void* to = direct ? static_cast<void*>(rows.y) : Sums();
+    NIBBLE_RETURN_IF_ERROR(
+        Multiply(problem, rows, rows.scales, static_cast<const float*>(view_.scales), to));
+    return direct ? absl::OkStatus() : Finish(rows, true);
+  }
+
+  // One scale for all of x and all of w, or one a row and output, applied by cuBLASLt. False where
+  // it has none or would be slower than RunFinished.
+  StatusOr<bool> RunScaledRows(const Rows& rows) {
+    if (!IsDirect(rows)) return false;
+    const bool tensor =
+        spec_.scale_layout == ScaleLayout::kTensor &&
+        (args_.activation == QuantMode::kStatic || scales_stride_ == 0 || args_.x.rows == 1);
+    const bool side_by_side = scales_stride_ == 1 || rows.m == 1;
+    if (!tensor && (!side_by_side || rows.m * spec_.n <= kFinishedOutputs)) return false;
+    const BlasProblem problem =
+        ProblemOf(rows, tensor ? BlasScales::kTensor : BlasScales::kRows, true);
+    NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
+    if (!has) return false;
+    NIBBLE_RETURN_IF_ERROR(
+        Multiply(problem, rows, rows.scales, static_cast<const float*>(view_.scales), rows.y));
+    return true;
+  }
+
+  // Codes multiplied as they are, then scales, bias and rounding.
+  Status RunFinished(const Rows& rows) {
+    const BlasProblem problem = ProblemOf(rows, BlasScales::kTensor, false);
+    NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
+    if (!has) return RunGemm(rows);
+    NIBBLE_RETURN_IF_ERROR(Multiply(problem, rows, nullptr, nullptr, Sums()));
+    return Finish(rows, false);
   }
 
   const MatmulArgs& args_;
   const WeightSpec& spec_;
   const WeightView& view_;
   const bool cublas_;
+  const int multiprocessors_;
   const Plan plan_;
   char* workspace_;
   Context& context_;
+  Blas& blas_;
   cudaStream_t stream_;
-  Fp8Activations x_;
+  const char* codes_ = nullptr;
+  int64_t codes_stride_ = 0;
+  const float* scales_ = nullptr;
+  int64_t scales_stride_ = 1;  // without blocks
 };
 
 }  // namespace
@@ -166,16 +268,18 @@ bool IsFp8Kernel(const Choice& choice) {
   return choice.kernel == "cuda_fp8_gemm" || IsCublas(choice);
 }
 
-uint64_t Fp8MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
-  return Plan(problem.weight, problem.m, problem.quant, IsCublas(choice)).workspace.total();
+uint64_t Fp8MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
+                                 const DeviceInfo& device) {
+  return Plan(problem.weight, problem.m, problem.quant, IsCublas(choice), device.cores)
+      .workspace.total();
 }
 
 Status RunFp8Matmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                     void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
                     cudaStream_t stream) {
-  const bool cublas = IsCublas(choice);
-  Fp8Matmul matmul(args, weight, cublas, static_cast<char*>(workspace), context, stream);
-  return cublas ? matmul.RunCublas(blas) : matmul.RunGemm(device.cores);
+  Fp8Matmul matmul(args, weight, IsCublas(choice), static_cast<char*>(workspace), device, context,
+                   blas, stream);
+  return matmul.Run();
 }
 
 }  // namespace nibble::cuda

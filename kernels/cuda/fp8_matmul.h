@@ -16,7 +16,8 @@ namespace nibble::cuda {
 
 bool IsFp8Kernel(const Choice& choice);
 
-uint64_t Fp8MatmulWorkspaceBytes(const Problem& problem, const Choice& choice);
+uint64_t Fp8MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
+                                 const DeviceInfo& device);
 
 // As RunMatmul.
 Status RunFp8Matmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,

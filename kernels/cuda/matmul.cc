@@ -6,6 +6,7 @@
 #include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/launch/activations.h"
 #include "kernels/cuda/launch/dequantize.h"
+#include "kernels/cuda/launch/fp8_gemm.h"
 #include "kernels/cuda/launch/gemm_f32.h"
 #include "kernels/cuda/launch/gemv.h"
 #include "kernels/cuda/workspace.h"
@@ -58,10 +59,14 @@ struct F32Plan {
 struct GemvPlan {
   explicit GemvPlan(const Shape& shape) : k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
+    if (shape.activation != QuantMode::kNone) {
+      scales_offset = workspace.Place(shape.m, int64_t{sizeof(float)});
+    }
   }
   Workspace workspace;
   int64_t k_padded;
   uint64_t x_offset = 0;
+  uint64_t scales_offset = 0;
 };
 
 struct GemmPlan {
@@ -136,8 +141,10 @@ class Matmul {
     GemvArgs gemv;
     gemv.x = args_.x.data;
     gemv.x_stride = args_.x.row_stride;
-    if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
-        !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+    if (shape_.activation != QuantMode::kNone) {
+      NIBBLE_RETURN_IF_ERROR(DecodeCodes(plan, gemv));
+    } else if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
+               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
       char* padded = workspace_ + plan.x_offset;
       NIBBLE_RETURN_IF_ERROR(
           Check(LaunchPadActivations(x_, padded, static_cast<int32_t>(plan.k_padded), stream_)));
@@ -148,12 +155,14 @@ class Matmul {
     gemv.y_stride = args_.y.row_stride;
     GemvLaunch launch;
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
-    launch.f16 = args_.x.dtype == DType::kF16;
+    launch.f16 = args_.x.dtype == DType::kF16 && shape_.activation == QuantMode::kNone;
     launch.ring = device_.compute_capability >= 90;
     launch.multiprocessors = device_.cores;
     const auto* x = static_cast<const char*>(gemv.x);
+    const float* x_scales = gemv.x_scales;
     for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
       gemv.x = x + row * gemv.x_stride * 2;
+      if (x_scales != nullptr) gemv.x_scales = x_scales + row * gemv.x_scales_stride;
       gemv.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
       gemv.m = static_cast<int32_t>(std::min<int64_t>(kGemvRows, shape_.m - row));
       NIBBLE_RETURN_IF_ERROR(Check(LaunchGemv(gemv, launch)));
@@ -225,6 +234,23 @@ class Matmul {
 
  private:
   Status Check(cudaError_t error) { return context_.Check(error, "a matmul"); }
+
+  // E4M3 activations of one scale a row as BF16 numbers, which they all are; the scales are applied
+  // to sums.
+  Status DecodeCodes(const GemvPlan& plan, GemvArgs& gemv) {
+    Fp8Rows rows;
+    rows.codes = workspace_ + plan.x_offset;
+    rows.stride = static_cast<int32_t>(plan.k_padded);
+    rows.scales = reinterpret_cast<float*>(workspace_ + plan.scales_offset);
+    rows.places = {shape_.m, shape_.m, 1};
+    const bool codes = args_.x.dtype == DType::kF8E4M3;
+    gemv.x = rows.codes;
+    gemv.x_stride = plan.k_padded;
+    gemv.x_scales = codes ? x_.x_scales : rows.scales;
+    gemv.x_scales_stride = codes ? x_.x_scales_stride : 1;
+    return Check(codes ? LaunchFp8CopyCodes(x_, rows, true, stream_)
+                       : LaunchFp8Quantize(x_, rows, true, stream_));
+  }
   Element YType() const { return static_cast<Element>(args_.y.dtype); }
 
   cudaError_t LaunchGemv(const GemvArgs& gemv, const GemvLaunch& launch) {
@@ -255,8 +281,9 @@ class Matmul {
 
 }  // namespace
 
-uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice) {
-  if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice);
+uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
+                              const DeviceInfo& device) {
+  if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice, device);
   const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
   const bool gemm = choice.kernel == "cuda_gemm" || (gemv && shape.reorder);

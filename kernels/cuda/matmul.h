@@ -16,7 +16,8 @@
 
 namespace nibble::cuda {
 
-uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice);
+uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
+                              const DeviceInfo& device);
 
 // `args` are valid, with at least one row. `workspace` holds MatmulWorkspaceBytes.
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,

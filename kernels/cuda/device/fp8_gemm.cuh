@@ -39,6 +39,11 @@ struct Fp8GemmArgs {
   void* y = nullptr;
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
+  // With more than one split each takes `split_steps` of K, and its sums [m, n] go to partials
+  // [split][m][n] as they are (kBlock: scaled).
+  int32_t splits = 1;
+  int32_t split_steps = 0;
+  float* partials = nullptr;
 };
 
 template <int kRows_, bool kBlock_>
@@ -74,7 +79,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int lane = threadIdx.x % 32;
   const auto m_tiles = static_cast<int32_t>((args.m + kRows - 1) / kRows);
   const int32_t n_tiles = (args.n + kFp8GemmOutputs - 1) / kFp8GemmOutputs;
-  const int64_t tiles = int64_t{m_tiles} * n_tiles;
+  const int64_t tiles_of_split = int64_t{m_tiles} * n_tiles;
+  const int64_t tiles = tiles_of_split * args.splits;
   LaunchDependents();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
@@ -92,7 +98,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const uint32_t barrier = full + stage * 8;
       ArriveExpecting(barrier, Shape::kStageBytes + Shape::kScaleBytes);
       const uint32_t to = ring + stage * Shape::kStageBytes;
-      const auto n = static_cast<int32_t>(tile / m_tiles) * kFp8GemmOutputs;
+      const auto n = static_cast<int32_t>(tile % tiles_of_split / m_tiles) * kFp8GemmOutputs;
       if (m_tiles == 1) {
         TensorCopyOnce(to, w_map, step * kFp8GemmInputs, n, barrier, once);
       } else {
@@ -110,19 +116,22 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     };
     // Weights do not wait for the kernels in front of this one.
-    int64_t tile = blockIdx.x;
+    int64_t tile = 0;
     int step = 0;
-    const auto next = [&] {
-      if (++step == args.steps) {
-        step = 0;
-        tile += gridDim.x;
-      }
+    int end = 0;
+    const auto start = [&](int64_t at) {
+      tile = at;
+      step = static_cast<int>(tile / tiles_of_split) * args.split_steps;
+      end = min(step + args.split_steps, args.steps);
     };
+    const auto next = [&] {
+      if (++step >= end) start(tile + gridDim.x);
+    };
+    start(blockIdx.x);
     int ahead = 0;
     for (; ahead < kStages && tile < tiles; ++ahead, next()) copy_w(ahead, tile, step);
     WaitForDependencies();
-    tile = blockIdx.x;
-    step = 0;
+    start(blockIdx.x);
     for (int stage = 0; stage < ahead; ++stage, next()) copy_x(stage, tile, step);
     uint32_t parity = 0;
     int stage = 0;
@@ -146,7 +155,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   uint32_t parity = 0;
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int64_t m_begin = tile % m_tiles * kRows;
-    const int32_t n = static_cast<int32_t>(tile / m_tiles) * kFp8GemmOutputs + row_in_tile;
+    const int32_t n =
+        static_cast<int32_t>(tile % tiles_of_split / m_tiles) * kFp8GemmOutputs + row_in_tile;
+    const auto split = static_cast<int32_t>(tile / tiles_of_split);
+    const int32_t end = min((split + 1) * args.split_steps, args.steps);
     const float* w_scales[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -158,7 +170,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     float part[kRows / 2];
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) sums[i] = part[i] = 0.0f;
-    for (int step = 0; step < args.steps; ++step) {
+    for (int step = split * args.split_steps; step < end; ++step) {
       float scale[2];
       if constexpr (Shape::kBlock) {
         const int32_t of = args.groups == 1 ? 0 : step * kFp8GemmInputs / args.group_size;
@@ -210,6 +222,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           const int64_t m = m_begin + 8 * j + column + odd;
           if (m >= args.m) continue;
           float sum = sums[4 * j + 2 * i + odd];
+          if (args.splits > 1) {
+            args.partials[(split * args.m + m) * args.n + output] = sum;
+            continue;
+          }
           if constexpr (!Shape::kBlock) {
             sum = __fmul_rn(__fmul_rn(sum, w_scale), __ldg(args.x_scales + m * args.x_row_stride));
           }

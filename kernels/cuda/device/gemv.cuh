@@ -150,6 +150,7 @@ __device__ inline void AddWarps(const WeightView& w, const GemvArgs& args, int64
 #pragma unroll
     for (int i = 0; i < kGemvWarps; ++i) sum = __fadd_rn(sum, from[i * kWarpPitch]);
     sum = __fmul_rn(sum, unscale);
+    if (args.x_scales != nullptr) sum = __fmul_rn(sum, args.x_scales[row * args.x_scales_stride]);
     if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
     StoreElement(args.y, args.y_type, row * args.y_stride + n, sum);
   }

@@ -346,6 +346,9 @@ __device__ inline void ReducePartials(const Ring<Unit, Shape>& r, int thread) {
         const int scale = r.w.rows_per_scale == 1 ? n : 0;
         sum = __fmul_rn(sum, static_cast<const float*>(r.w.scales)[scale]);
       }
+      if (r.args.x_scales != nullptr) {
+        sum = __fmul_rn(sum, r.args.x_scales[row * r.args.x_scales_stride]);
+      }
       if (r.w.bias != nullptr) sum = __fadd_rn(sum, r.w.bias[n]);
       StoreElement(r.args.y, r.args.y_type, row * r.args.y_stride + n, sum);
     }
