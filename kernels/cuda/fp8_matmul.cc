@@ -37,8 +37,11 @@ struct Plan {
     codes_offset = workspace.Place(m_padded, k_padded);
     // Tiles of our kernel read scales of whole tiles.
     scales_offset = workspace.Place(m_padded * steps + kFp8RowUnit, int64_t{sizeof(float)});
-    partials_offset =
-        workspace.Place(1, Fp8GemmPartialBytes(chunk, spec.n, units, multiprocessors));
+    // The last chunk may be split where whole ones are not.
+    const int64_t partials =
+        std::max(Fp8GemmPartialBytes(chunk, spec.n, units, multiprocessors),
+                 Fp8GemmPartialBytes(m % chunk, spec.n, units, multiprocessors));
+    partials_offset = workspace.Place(1, partials);
     if (!cublas) return;
     blas_offset = workspace.Place(1, BlasOptions{}.workspace_bytes);
     sums_offset = workspace.Place(chunk, spec.n * int64_t{sizeof(float)});

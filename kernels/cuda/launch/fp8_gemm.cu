@@ -163,6 +163,7 @@ cudaError_t LaunchFinish(const FinishArgs& args, cudaStream_t stream) {
 }
 
 int64_t Fp8GemmPartialBytes(int64_t m, int64_t n, int64_t units, int multiprocessors) {
+  if (m == 0) return 0;
   const int splits = SplitsOf(m, n, units, multiprocessors);
   return splits == 1 ? 0 : splits * m * n * int64_t{sizeof(float)};
 }
