@@ -74,9 +74,6 @@ int64_t RowsPerScale(const WeightSpec& spec) {
   return std::min(spec.scale_block_n, spec.n);
 }
 
-// What cuBLASLt asks for between rows of blocks' scales.
-constexpr int64_t kBlockScalesAlign = 4;
-
 // INT4 keeps 16-bit scales as they are; others are widened.
 DType StoredScaleType(const WeightSpec& spec) {
   return spec.format == Format::kInt4 ? spec.scale_dtype : DType::kF32;
@@ -304,9 +301,8 @@ WeightLayout::WeightLayout(const WeightSpec& spec) {
   const int64_t groups = CeilDiv(spec.k, GroupSize(spec));
   const int per_unit = core::ScalesPerUnit(spec);
   scale_groups = per_unit > 1 ? std::max(groups, units * per_unit) : groups;
-  if (ScaleKindOf(spec) == ScaleKind::kGrid && groups > 1) {
-    scale_groups = CeilDiv(groups, kBlockScalesAlign) * kBlockScalesAlign;
-  }
+  // cuBLASLt asks for rows of fours.
+  if (ScaleKindOf(spec) == ScaleKind::kGrid && groups > 1) scale_groups = CeilDiv(groups, 4) * 4;
   const auto scale_bytes = static_cast<int64_t>(DTypeBytes(StoredScaleType(spec)));
 
   switch (spec.format) {
