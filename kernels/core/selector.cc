@@ -41,7 +41,6 @@ constexpr Entry kCpuTable[] = {
 // not fit the problem (CudaKernelFits) is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
-    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_fp8_cublas", 128, 128, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_fp8_gemm", 128, 128, 128, 1}},

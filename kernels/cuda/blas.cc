@@ -86,14 +86,18 @@ class Description {
   Status Create(BlasScales scales) {
     NIBBLE_RETURN_IF_ERROR(Check(library_.desc_create(&handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                                  "cublasLtMatmulDescCreate"));
-    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T));
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, kTransposed));
     if (scales == BlasScales::kNone || scales == BlasScales::kTensor) return absl::OkStatus();
     const bool rows = scales == BlasScales::kRows;
     const int32_t outer = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     const int32_t of_w = rows ? outer : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     const int32_t of_x = rows ? outer : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_w));
-    return Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_x);
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_x));
+    // The heuristics ask whether there are scales.
+    const void* some = &kTransposed;
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, some));
+    return Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, some);
   }
 
   template <class T>
@@ -104,6 +108,8 @@ class Description {
   cublasLtMatmulDesc_t handle() const { return handle_; }
 
  private:
+  alignas(16) static constexpr cublasOperation_t kTransposed = CUBLAS_OP_T;
+
   const Library& library_;
   cublasLtMatmulDesc_t handle_ = nullptr;
 };
@@ -112,7 +118,11 @@ class Description {
 class Plan {
  public:
   Plan(const Library& library, const BlasOptions& options, const BlasProblem& problem)
-      : library_(library), options_(options), problem_(problem) {}
+      : library_(library),
+        options_(options),
+        problem_(problem),
+        workspace_bytes_(problem.workspace_bytes > 0 ? problem.workspace_bytes
+                                                     : options.workspace_bytes) {}
   ~Plan() {
     for (cublasLtMatrixLayout_t layout : {x_, w_, y_}) {
       if (layout != nullptr) library_.layout_destroy(layout);
@@ -159,7 +169,7 @@ class Plan {
     const float alpha = 1.0f;
     const float beta = problem_.accumulate ? 1.0f : 0.0f;
     return Check(library_.matmul(handle, desc.handle(), &alpha, w, w_, x, x_, &beta, y, y_, y, y_,
-                                 &algorithm_, workspace, options_.workspace_bytes, stream),
+                                 &algorithm_, workspace, workspace_bytes_, stream),
                  "cublasLtMatmul");
   }
 
@@ -171,17 +181,24 @@ class Plan {
   }
 
   Status Choose(cublasLtHandle_t handle) {
+    NIBBLE_RETURN_IF_ERROR(Choose(handle, options_.allow_split_k));
+    if (found_ || options_.allow_split_k || problem_.scales == BlasScales::kNone) {
+      return absl::OkStatus();
+    }
+    return Choose(handle, true);
+  }
+
+  Status Choose(cublasLtHandle_t handle, bool split_k) {
     cublasLtMatmulPreference_t preference = nullptr;
     NIBBLE_RETURN_IF_ERROR(
         Check(library_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
-    const uint64_t workspace_bytes = options_.workspace_bytes;
     const uint32_t reductions =
-        options_.allow_split_k ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
+        split_k ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
     Status status =
         Check(library_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                      &workspace_bytes, sizeof(workspace_bytes)),
+                                      &workspace_bytes_, sizeof(workspace_bytes_)),
               "cublasLtMatmulPreferenceSetAttribute");
     if (status.ok()) {
       status = Check(library_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -205,6 +222,7 @@ class Plan {
   const Library& library_;
   const BlasOptions options_;
   const BlasProblem problem_;
+  const uint64_t workspace_bytes_;
   Description desc_{library_};
   cublasLtMatrixLayout_t x_ = nullptr;
   cublasLtMatrixLayout_t w_ = nullptr;

@@ -33,6 +33,8 @@ struct BlasProblem {
   int64_t y_stride = 0;
   bool accumulate = false;  // y += instead of y =
   BlasScales scales = BlasScales::kNone;
+  // Scratch memory of RunScaled. K is split, in fixed parts, where there is no other algorithm.
+  uint64_t workspace_bytes = 0;
 
   auto operator<=>(const BlasProblem&) const = default;
 };

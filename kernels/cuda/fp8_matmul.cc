@@ -11,12 +11,10 @@ namespace {
 constexpr int64_t kCodesAlign = 16;
 // What cuBLASLt asks of rows with scales of blocks.
 constexpr int64_t kBlockRowsAlign = 4;
-// Rows at a time. cuBLASLt is slower with more: it then reads x and y past the L2.
-constexpr int64_t kChunkRows = 1024;
-constexpr int64_t kSumsBytes = int64_t{256} << 20;  // of a chunk, about
-// Up to so many outputs in all, plain codes multiplied to binary32 sums that a kernel scales are
-// faster than cuBLASLt's scales of rows.
-constexpr int64_t kFinishedOutputs = int64_t{5} << 19;
+// Of a part of the rows, about; little where only few rows or unaligned ones ask for them.
+constexpr int64_t kSumsBytes = int64_t{128} << 20;
+constexpr int64_t kFewSumsBytes = int64_t{16} << 20;
+constexpr uint64_t kBlasBytes = uint64_t{32} << 20;
 
 bool IsCublas(const Choice& choice) { return choice.kernel == "cuda_fp8_cublas"; }
 
@@ -29,28 +27,28 @@ bool HasBlocks(const WeightSpec& spec, QuantMode activation) {
 struct Plan {
   Plan(const WeightSpec& spec, int64_t m, QuantMode activation, bool cublas, int multiprocessors)
       : blocks(HasBlocks(spec, activation)), k_padded(RoundUp(spec.k, kCodesAlign)) {
-    const int64_t units = CeilDiv(spec.k, kUnitInputs);
-    const int64_t by_sums = kSumsBytes / 4 / spec.n / kFp8RowUnit * kFp8RowUnit;
     const int64_t m_padded = RoundUp(m, kBlockRowsAlign);
-    chunk = std::min(m_padded, std::clamp(by_sums, kFp8RowUnit, kChunkRows));
-    steps = blocks ? units : 1;
+    const bool rounds_apart = spec.has_bias || (blocks && m != m_padded);
+    const int64_t sums_bytes = rounds_apart ? kSumsBytes : kFewSumsBytes;
+    sums_rows = std::max(kFp8RowUnit, sums_bytes / 4 / spec.n / kFp8RowUnit * kFp8RowUnit);
+    sums_rows = std::min(sums_rows, m_padded);
+    // Scales of blocks lie as the rows are multiplied.
+    chunk = cublas && blocks && rounds_apart ? sums_rows : m_padded;
+    steps = blocks ? CeilDiv(spec.k, kUnitInputs) : 1;
     codes_offset = workspace.Place(m_padded, k_padded);
     // Tiles of our kernel read scales of whole tiles.
     scales_offset = workspace.Place(m_padded * steps + kFp8RowUnit, int64_t{sizeof(float)});
-    // The last chunk may be split where whole ones are not.
-    const int64_t partials =
-        std::max(Fp8GemmPartialBytes(chunk, spec.n, units, multiprocessors),
-                 Fp8GemmPartialBytes(m % chunk, spec.n, units, multiprocessors));
-    partials_offset = workspace.Place(1, partials);
+    partials_offset = workspace.Place(1, Fp8GemmPartialBytes(m, multiprocessors));
     if (!cublas) return;
-    blas_offset = workspace.Place(1, BlasOptions{}.workspace_bytes);
-    sums_offset = workspace.Place(chunk, spec.n * int64_t{sizeof(float)});
+    blas_offset = workspace.Place(1, kBlasBytes);
+    sums_offset = workspace.Place(sums_rows, spec.n * int64_t{sizeof(float)});
   }
   Workspace workspace;
   bool blocks;
-  int64_t k_padded;   // bytes of a row of codes
-  int64_t chunk = 0;  // rows at a time
-  int64_t steps = 1;  // scales of a row of x
+  int64_t k_padded;       // bytes of a row of codes
+  int64_t chunk = 0;      // rows at a time
+  int64_t sums_rows = 0;  // rows whose sums lie in memory at a time
+  int64_t steps = 1;      // scales of a row of x
   uint64_t codes_offset = 0;
   uint64_t scales_offset = 0;
   uint64_t partials_offset = 0;
@@ -180,6 +178,7 @@ class Fp8Matmul {
     problem.w_stride = int64_t{view_.units} * kUnitInputs;
     problem.y_stride = direct ? args_.y.row_stride : spec_.n;
     problem.scales = scales;
+    problem.workspace_bytes = kBlasBytes;
     return problem;
   }
 
@@ -212,6 +211,7 @@ class Fp8Matmul {
   // Scales of blocks, applied by cuBLASLt, which has no algorithm for some long K and few rows.
   Status RunBlocks(const Rows& rows) {
     const bool direct = IsDirect(rows) && rows.m % kBlockRowsAlign == 0;
+    if (!direct && rows.m > plan_.sums_rows) return RunGemm(rows);
     BlasProblem problem = ProblemOf(rows, BlasScales::kBlocks, direct);
     problem.m = PaddedRows(rows);
     NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
@@ -230,7 +230,7 @@ class Fp8Matmul {
         spec_.scale_layout == ScaleLayout::kTensor &&
         (args_.activation == QuantMode::kStatic || scales_stride_ == 0 || args_.x.rows == 1);
     const bool side_by_side = scales_stride_ == 1 || rows.m == 1;
-    if (!tensor && (!side_by_side || rows.m * spec_.n <= kFinishedOutputs)) return false;
+    if (!tensor && (!side_by_side || IsFinishedFaster(rows.m))) return false;
     const BlasProblem problem =
         ProblemOf(rows, tensor ? BlasScales::kTensor : BlasScales::kRows, true);
     NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
@@ -240,13 +240,32 @@ class Fp8Matmul {
     return true;
   }
 
+  // Whether plain codes multiplied to binary32 sums, and a kernel that scales these, take less time
+  // than cuBLASLt's scales of rows: its tiles of 128 x 128 do not split K.
+  bool IsFinishedFaster(int64_t m) const {
+    constexpr int64_t kTile = 128;
+    return m < kTile || CeilDiv(m, kTile) * CeilDiv(spec_.n, kTile) <= multiprocessors_ / 2;
+  }
+
   // Codes multiplied as they are, then scales, bias and rounding.
-  Status RunFinished(const Rows& rows) {
-    const BlasProblem problem = ProblemOf(rows, BlasScales::kTensor, false);
-    NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
-    if (!has) return RunGemm(rows);
-    NIBBLE_RETURN_IF_ERROR(Multiply(problem, rows, nullptr, nullptr, Sums()));
-    return Finish(rows, false);
+  Status RunFinished(const Rows& all) {
+    const auto y_bytes = static_cast<int64_t>(DTypeBytes(args_.y.dtype));
+    for (int64_t begin = 0; begin < all.m; begin += plan_.sums_rows) {
+      Rows rows = all;
+      rows.m = std::min(plan_.sums_rows, all.m - begin);
+      rows.codes += begin * codes_stride_;
+      rows.scales += begin * scales_stride_;
+      rows.y += begin * args_.y.row_stride * y_bytes;
+      const BlasProblem problem = ProblemOf(rows, BlasScales::kTensor, false);
+      NIBBLE_ASSIGN_OR_RETURN(const bool has, blas_.Has(problem));
+      if (!has) {
+        NIBBLE_RETURN_IF_ERROR(RunGemm(rows));
+        continue;
+      }
+      NIBBLE_RETURN_IF_ERROR(Multiply(problem, rows, nullptr, nullptr, Sums()));
+      NIBBLE_RETURN_IF_ERROR(Finish(rows, false));
+    }
+    return absl::OkStatus();
   }
 
   const MatmulArgs& args_;

@@ -122,6 +122,11 @@ __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32
       : "memory");
 }
 
+// Asks for a tensor map before it is used.
+__device__ inline void PrefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Copies the box of `map` at these coordinates, innermost first. What lies outside of the matrix
 // comes as zeros, and counts.
 __device__ inline void TensorCopy(uint32_t to_shared, const CUtensorMap& map, int32_t k,

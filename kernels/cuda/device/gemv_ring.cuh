@@ -410,6 +410,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   if (warp == Shape::kWarps) {
     // By one lane: a fence of all of them costs the launch 1.2 us.
     if (lane == 0) {
+      if constexpr (Unit::kBoxed) PrefetchMap(map);
       for (int stage = 0; stage < ring_args.stages; ++stage) {
         InitBarrier(SharedAddress(ring.full + stage), 1);
         InitBarrier(SharedAddress(ring.empty + stage), kStageUnits);

@@ -162,10 +162,8 @@ cudaError_t LaunchFinish(const FinishArgs& args, cudaStream_t stream) {
                          args);
 }
 
-int64_t Fp8GemmPartialBytes(int64_t m, int64_t n, int64_t units, int multiprocessors) {
-  if (m == 0) return 0;
-  const int splits = SplitsOf(m, n, units, multiprocessors);
-  return splits == 1 ? 0 : splits * m * n * int64_t{sizeof(float)};
+int64_t Fp8GemmPartialBytes(int64_t m, int multiprocessors) {
+  return int64_t{multiprocessors} * RowsOfTile(m) * kFp8GemmOutputs * int64_t{sizeof(float)};
 }
 
 cudaError_t LaunchFp8Gemm(const WeightView& view, const Fp8GemmLaunch& launch,

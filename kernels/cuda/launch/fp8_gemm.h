@@ -37,8 +37,8 @@ struct Fp8GemmLaunch {
 
 inline constexpr int64_t kFp8RowUnit = 128;
 
-// Scratch memory of LaunchFp8Gemm for m rows, n outputs and `units` times 128 inputs.
-int64_t Fp8GemmPartialBytes(int64_t m, int64_t n, int64_t units, int multiprocessors);
+// Scratch memory of LaunchFp8Gemm for up to m rows: a tile of sums a multiprocessor.
+int64_t Fp8GemmPartialBytes(int64_t m, int multiprocessors);
 
 // y [m, N] = x W^T + bias, scales of the weight constant over each 128 inputs.
 cudaError_t LaunchFp8Gemm(const WeightView& view, const Fp8GemmLaunch& launch, cudaStream_t stream);

@@ -114,7 +114,8 @@ TEST(Select, MultipliesFp8CodesOnHopper) {
   WeightSpec block = Spec(Format::kFP8, 64, 300);
   block.scale_layout = ScaleLayout::kBlock;
   device.compute_capability = 90;
-  EXPECT_EQ(kernel(channel, kFew, QuantMode::kPerToken), "cuda_gemv");
+  EXPECT_EQ(kernel(channel, 8, QuantMode::kPerToken), "cuda_gemv");
+  EXPECT_EQ(kernel(channel, kFew, QuantMode::kPerToken), "cuda_fp8_gemm");
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerToken), "cuda_fp8_cublas");
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kStatic), "cuda_fp8_cublas");
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
