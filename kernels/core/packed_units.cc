@@ -16,10 +16,13 @@ bool Fp8CodesFit(const Problem& problem, int compute_capability) {
 bool Fp8CublasFits(const Problem& problem) {
   constexpr int64_t kOutputsAlign = 16;
   const WeightSpec& spec = problem.weight;
+  // Few tiles: our kernel splits K, cuBLASLt with scales of blocks does not.
+  constexpr int64_t kFewRows = 64;
+  constexpr int64_t kFewOutputs = 8192;
   if (spec.n % kOutputsAlign != 0) return false;
   if (spec.scale_layout != ScaleLayout::kBlock) return problem.quant != QuantMode::kPerGroup;
   return spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
-         spec.k > kQuantGroup;
+         spec.k > kQuantGroup && (problem.m > kFewRows || spec.n > kFewOutputs);
 }
 
 }  // namespace

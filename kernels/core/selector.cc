@@ -37,11 +37,11 @@ constexpr Entry kCpuTable[] = {
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. Decoding
 // it once for cuBLASLt costs more up to about 64 rows (H200, INT4: 28672x4096 154 us at 64 rows
 // against 174 us decoded at 128; 4096x4096 33 against 32). FP8 codes on both sides go to cuBLASLt
-// past 16 rows, and to our own kernel where it cannot take their scales. A row whose kernel does
+// past 32 rows, and to our own kernel where it cannot take their scales. A row whose kernel does
 // not fit the problem (CudaKernelFits) is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
-    {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},
+    {Op::kMatmul, 32, {"cuda_fp8_gemm", 32, 128, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_fp8_cublas", 128, 128, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_fp8_gemm", 128, 128, 128, 1}},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},

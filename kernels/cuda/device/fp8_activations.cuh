@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kFp8RowThreads)
 
 template <class T>
 __device__ inline void StoreFour(void* data, int64_t index, const float (&v)[4]) {
-  T packed[4];
+  alignas(16) T packed[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) packed[i] = FromFloat<T>(v[i]);
   if constexpr (sizeof(T) == 2) {
@@ -117,53 +117,68 @@ __device__ inline void StoreFour(void* data, int64_t index, const float (&v)[4])
   }
 }
 
-// Four outputs a thread. kVector: n is a multiple of 4, rows of sums and y are aligned to four.
+inline constexpr int kFinishRows = 4;
+
+// Four outputs of kFinishRows rows a thread. kVector: n is a multiple of 4, rows of sums and y are
+// aligned to four.
 template <bool kVector>
 __global__ void __launch_bounds__(kFp8RowThreads)
     FinishKernel(const __grid_constant__ FinishArgs args) {
-  WaitForDependencies();
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kFp8RowThreads + threadIdx.x;
   const int32_t pieces = (args.n + 3) / 4;
-  if (index >= args.m * pieces) return;
-  const int64_t row = index / pieces;
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kFp8RowThreads + threadIdx.x;
+  const int64_t first = index / pieces * kFinishRows;
   const auto n = static_cast<int32_t>(index % pieces) * 4;
-  float v[4] = {};
-  for (int split = 0; split < args.splits; ++split) {
-    const float* from = args.sums + split * args.split_stride + row * args.n + n;
-    if constexpr (kVector) {
-      const float4 four = *reinterpret_cast<const float4*>(from);
-      v[0] = __fadd_rn(v[0], four.x);
-      v[1] = __fadd_rn(v[1], four.y);
-      v[2] = __fadd_rn(v[2], four.z);
-      v[3] = __fadd_rn(v[3], four.w);
-    } else {
-      for (int i = 0; i < 4; ++i) {
-        if (n + i < args.n) v[i] = __fadd_rn(v[i], from[i]);
-      }
-    }
-  }
-  const float x_scale = args.x_scales == nullptr ? 1.0f : args.x_scales[row * args.x_stride];
+  float w_scales[4];
+  float bias[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int32_t output = min(n + i, args.n - 1);
-    if (args.w_scales != nullptr) {
-      v[i] = __fmul_rn(v[i], args.w_scales[output / args.rows_per_scale * args.w_stride]);
-    }
-    v[i] = __fmul_rn(v[i], x_scale);
-    if (args.bias != nullptr) v[i] = __fadd_rn(v[i], args.bias[output]);
+    const int32_t scale = args.rows_per_scale == 1 ? output : output / args.rows_per_scale;
+    w_scales[i] = args.w_scales == nullptr ? 1.0f : __ldg(args.w_scales + scale * args.w_stride);
+    bias[i] = args.bias == nullptr ? 0.0f : __ldg(args.bias + output);
   }
-  const int64_t at = row * args.y_stride + n;
-  if constexpr (kVector) {
-    if (args.y_type == Element::kBF16) {
-      StoreFour<__nv_bfloat16>(args.y, at, v);
-    } else if (args.y_type == Element::kF16) {
-      StoreFour<__half>(args.y, at, v);
-    } else {
-      StoreFour<float>(args.y, at, v);
+  WaitForDependencies();
+  if (first >= args.m) return;
+  float v[kFinishRows][4] = {};
+  for (int split = 0; split < args.splits; ++split) {
+#pragma unroll
+    for (int row = 0; row < kFinishRows; ++row) {
+      if (first + row >= args.m) continue;
+      const float* from = args.sums + split * args.split_stride + (first + row) * args.n + n;
+      alignas(16) float four[4] = {};
+      if constexpr (kVector) {
+        *reinterpret_cast<float4*>(four) = *reinterpret_cast<const float4*>(from);
+      } else {
+        for (int i = 0; i < 4; ++i) {
+          if (n + i < args.n) four[i] = from[i];
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[row][i] = __fadd_rn(v[row][i], four[i]);
     }
-  } else {
+  }
+#pragma unroll
+  for (int row = 0; row < kFinishRows; ++row) {
+    if (first + row >= args.m) return;
+    const float x_scale =
+        args.x_scales == nullptr ? 1.0f : args.x_scales[(first + row) * args.x_stride];
+#pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (n + i < args.n) StoreElement(args.y, args.y_type, at + i, v[i]);
+      v[row][i] = __fadd_rn(__fmul_rn(__fmul_rn(v[row][i], w_scales[i]), x_scale), bias[i]);
+    }
+    const int64_t at = (first + row) * args.y_stride + n;
+    if constexpr (kVector) {
+      if (args.y_type == Element::kBF16) {
+        StoreFour<__nv_bfloat16>(args.y, at, v[row]);
+      } else if (args.y_type == Element::kF16) {
+        StoreFour<__half>(args.y, at, v[row]);
+      } else {
+        StoreFour<float>(args.y, at, v[row]);
+      }
+    } else {
+      for (int i = 0; i < 4; ++i) {
+        if (n + i < args.n) StoreElement(args.y, args.y_type, at + i, v[row][i]);
+      }
     }
   }
 }

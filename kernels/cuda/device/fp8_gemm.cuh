@@ -33,8 +33,8 @@ struct Fp8GemmArgs {
   int64_t x_step_stride = 0;        // kBlock: a multiple of 4
   const float* w_scales = nullptr;  // of output n and step i, below
   int32_t rows_per_scale = 1;
-  int32_t groups = 1;      // scales of an output
-  int32_t group_size = 1;  // inputs that share one
+  int32_t groups = 1;       // scales of an output
+  int32_t group_steps = 1;  // steps that share one
   const float* bias = nullptr;
   void* y = nullptr;
   Element y_type = Element::kF32;
@@ -94,20 +94,36 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (warp == kFp8GemmWarps) {
     if (lane != 0) return;
     const uint64_t once = EvictFirstPolicy();
-    const auto copy_w = [&](int stage, int64_t tile, int step) {
+    // Where the next stage comes from: divisions once a tile.
+    int64_t tile = 0;
+    int32_t m = 0;
+    int32_t n = 0;
+    int step = 0;
+    int end = 0;
+    const auto start = [&](int64_t at) {
+      tile = at;
+      const auto split = static_cast<int32_t>(tile / tiles_of_split);
+      const auto of_split = static_cast<int32_t>(tile - split * tiles_of_split);
+      n = of_split / m_tiles * kFp8GemmOutputs;
+      m = of_split % m_tiles * kRows;
+      step = split * args.split_steps;
+      end = min(step + args.split_steps, args.steps);
+    };
+    const auto next = [&] {
+      if (++step == end) start(tile + gridDim.x);
+    };
+    const auto copy_w = [&](int stage) {
       const uint32_t barrier = full + stage * 8;
       ArriveExpecting(barrier, Shape::kStageBytes + Shape::kScaleBytes);
       const uint32_t to = ring + stage * Shape::kStageBytes;
-      const auto n = static_cast<int32_t>(tile % tiles_of_split / m_tiles) * kFp8GemmOutputs;
       if (m_tiles == 1) {
         TensorCopyOnce(to, w_map, step * kFp8GemmInputs, n, barrier, once);
       } else {
         TensorCopy(to, w_map, step * kFp8GemmInputs, n, barrier);
       }
     };
-    const auto copy_x = [&](int stage, int64_t tile, int step) {
+    const auto copy_x = [&](int stage) {
       const uint32_t barrier = full + stage * 8;
-      const auto m = static_cast<int32_t>(tile % m_tiles) * kRows;
       TensorCopy(ring + stage * Shape::kStageBytes + Shape::kWeightBytes, x_map,
                  step * kFp8GemmInputs, m, barrier);
       if constexpr (Shape::kBlock) {
@@ -116,29 +132,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     };
     // Weights do not wait for the kernels in front of this one.
-    int64_t tile = 0;
-    int step = 0;
-    int end = 0;
-    const auto start = [&](int64_t at) {
-      tile = at;
-      step = static_cast<int>(tile / tiles_of_split) * args.split_steps;
-      end = min(step + args.split_steps, args.steps);
-    };
-    const auto next = [&] {
-      if (++step >= end) start(tile + gridDim.x);
-    };
-    start(blockIdx.x);
     int ahead = 0;
-    for (; ahead < kStages && tile < tiles; ++ahead, next()) copy_w(ahead, tile, step);
+    for (start(blockIdx.x); ahead < kStages && tile < tiles; ++ahead, next()) copy_w(ahead);
     WaitForDependencies();
     start(blockIdx.x);
-    for (int stage = 0; stage < ahead; ++stage, next()) copy_x(stage, tile, step);
+    for (int stage = 0; stage < ahead; ++stage, next()) copy_x(stage);
     uint32_t parity = 0;
     int stage = 0;
     for (; tile < tiles; next()) {
       WaitBarrier(empty + stage * 8, parity);
-      copy_w(stage, tile, step);
-      copy_x(stage, tile, step);
+      copy_w(stage);
+      copy_x(stage);
       if (++stage == kStages) {
         stage = 0;
         parity ^= 1;
@@ -173,7 +177,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     for (int step = split * args.split_steps; step < end; ++step) {
       float scale[2];
       if constexpr (Shape::kBlock) {
-        const int32_t of = args.groups == 1 ? 0 : step * kFp8GemmInputs / args.group_size;
+        const int32_t of = args.groups == 1 ? 0 : step / args.group_steps;
         scale[0] = __ldg(w_scales[0] + of);
         scale[1] = __ldg(w_scales[1] + of);
       }

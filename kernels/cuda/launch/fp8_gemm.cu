@@ -96,7 +96,7 @@ cudaError_t Launch(const WeightView& view, const Fp8GemmLaunch& launch, cudaStre
   args.w_scales = static_cast<const float*>(view.scales);
   args.rows_per_scale = view.rows_per_scale;
   args.groups = view.groups;
-  args.group_size = view.group_size;
+  args.group_steps = std::max(1, view.group_size / kFp8GemmInputs);
   args.bias = view.bias;
   args.y = launch.y;
   args.y_type = launch.y_type;
@@ -158,8 +158,8 @@ cudaError_t LaunchFinish(const FinishArgs& args, cudaStream_t stream) {
       args.n % 4 == 0 && args.y_stride % 4 == 0 && reinterpret_cast<uintptr_t>(args.y) % four == 0;
   const int64_t pieces = (int64_t{args.n} + 3) / 4;
   return LaunchDependent(vector ? FinishKernel<true> : FinishKernel<false>,
-                         GridFor(args.m * pieces, kFp8RowThreads), dim3(kFp8RowThreads), 0, stream,
-                         args);
+                         GridFor((args.m + kFinishRows - 1) / kFinishRows * pieces, kFp8RowThreads),
+                         dim3(kFp8RowThreads), 0, stream, args);
 }
 
 int64_t Fp8GemmPartialBytes(int64_t m, int multiprocessors) {

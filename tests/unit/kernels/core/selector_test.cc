@@ -101,7 +101,7 @@ TEST(Select, TakesTheTensorCoresForSixteenBitActivationsAlone) {
 }
 
 TEST(Select, MultipliesFp8CodesOnHopper) {
-  constexpr int64_t kFew = 16;
+  constexpr int64_t kFew = 32;
   DeviceInfo device = Device(BackendKind::kCuda);
   const auto kernel = [&](const WeightSpec& spec, int64_t m, QuantMode mode) {
     Problem problem = Matmul(spec, m);
@@ -121,6 +121,9 @@ TEST(Select, MultipliesFp8CodesOnHopper) {
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
   EXPECT_EQ(kernel(block, kFew, QuantMode::kPerToken), "cuda_fp8_gemm");
   EXPECT_EQ(kernel(block, kFew, QuantMode::kPerGroup), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 64, QuantMode::kPerGroup), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 65, QuantMode::kPerGroup), "cuda_fp8_cublas");
+  block.n = 16384;
   EXPECT_EQ(kernel(block, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_cublas");
   block.scale_block_n = 64;
   EXPECT_EQ(kernel(block, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
