@@ -16,13 +16,10 @@ bool Fp8CodesFit(const Problem& problem, int compute_capability) {
 bool Fp8CublasFits(const Problem& problem) {
   constexpr int64_t kOutputsAlign = 16;
   const WeightSpec& spec = problem.weight;
-  // Few tiles: our kernel splits K, cuBLASLt with scales of blocks does not.
-  constexpr int64_t kFewRows = 64;
-  constexpr int64_t kFewOutputs = 8192;
   if (spec.n % kOutputsAlign != 0) return false;
   if (spec.scale_layout != ScaleLayout::kBlock) return problem.quant != QuantMode::kPerGroup;
   return spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
-         spec.k > kQuantGroup && (problem.m > kFewRows || spec.n > kFewOutputs);
+         spec.k > kQuantGroup;
 }
 
 }  // namespace
@@ -49,6 +46,13 @@ int ScalesPerUnit(const WeightSpec& spec) {
   return 0;
 }
 
+bool HasBlockScales(const Problem& problem) {
+  const WeightSpec& spec = problem.weight;
+  return problem.quant == QuantMode::kPerGroup ||
+         (spec.format == Format::kFP8 && spec.scale_layout == ScaleLayout::kBlock &&
+          spec.scale_block_k < spec.k);
+}
+
 bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability) {
   const WeightSpec& spec = problem.weight;
   if (kernel == "cuda_fp8_gemm") return Fp8CodesFit(problem, compute_capability);
@@ -57,9 +61,9 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute
   }
   if (kernel == "cuda_gemv" && problem.quant != QuantMode::kNone) {
     // Codes as BF16 numbers, one scale a row. On Hopper blocks have a faster kernel.
-    const bool blocks = spec.scale_layout == ScaleLayout::kBlock && spec.scale_block_k < spec.k;
     return spec.format == Format::kFP8 && problem.quant != QuantMode::kPerGroup &&
-           ScalesPerUnit(spec) == 1 && !(blocks && Fp8CodesFit(problem, compute_capability));
+           ScalesPerUnit(spec) == 1 &&
+           !(HasBlockScales(problem) && Fp8CodesFit(problem, compute_capability));
   }
   // The tensor cores take 16-bit activations; quantized ones are multiplied in binary32.
   const bool sixteen_bits = problem.input == DType::kBF16 || problem.input == DType::kF16;

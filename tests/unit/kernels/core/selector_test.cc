@@ -119,12 +119,9 @@ TEST(Select, MultipliesFp8CodesOnHopper) {
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerToken), "cuda_fp8_cublas");
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kStatic), "cuda_fp8_cublas");
   EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
-  EXPECT_EQ(kernel(block, kFew, QuantMode::kPerToken), "cuda_fp8_gemm");
-  EXPECT_EQ(kernel(block, kFew, QuantMode::kPerGroup), "cuda_fp8_gemm");
-  EXPECT_EQ(kernel(block, 64, QuantMode::kPerGroup), "cuda_fp8_gemm");
-  EXPECT_EQ(kernel(block, 65, QuantMode::kPerGroup), "cuda_fp8_cublas");
-  block.n = 16384;
-  EXPECT_EQ(kernel(block, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_cublas");
+  EXPECT_EQ(kernel(block, 16, QuantMode::kPerToken), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 16, QuantMode::kPerGroup), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 17, QuantMode::kPerGroup), "cuda_fp8_cublas");
   block.scale_block_n = 64;
   EXPECT_EQ(kernel(block, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
   block.scale_block_k = 48;
