@@ -37,8 +37,7 @@ CanonicalWeight RandomWeight(const WeightSpec& spec) {
   CanonicalWeight weight;
   weight.spec = spec;
   const WeightGeometry geometry = GeometryOf(spec).value();
-  // FP8 as the codes of uniform values, like BF16 operands are: under load the clock depends on the
-  // bits.
+  // FP8 as the codes of uniform values, which BF16 operands are too.
   weight.codes = spec.format == Format::kFP8
                      ? RandomFloats(DType::kF8E4M3, geometry.code_bytes, -448.0f, 448.0f, 1)
                      : HostBytes(RandomBytes(geometry.code_bytes, 1));
