@@ -4,6 +4,32 @@ namespace nibble::core {
 namespace {
 
 constexpr int64_t kUnitInputs = 128;
+constexpr int kHopper = 90;  // whose wgmma later devices lack
+
+// Codes on both sides.
+bool Fp8CodesFit(const Problem& problem, int compute_capability) {
+  return compute_capability == kHopper && problem.weight.format == Format::kFP8 &&
+         problem.quant != QuantMode::kNone && ScalesPerUnit(problem.weight) == 1;
+}
+
+// cuBLASLt takes one scale a row and output, or blocks of 128 x 128.
+bool Fp8CublasFits(const Problem& problem) {
+  constexpr int64_t kOutputsAlign = 16;
+  const WeightSpec& spec = problem.weight;
+  if (spec.n % kOutputsAlign != 0) return false;
+  if (spec.scale_layout != ScaleLayout::kBlock) return problem.quant != QuantMode::kPerGroup;
+  return spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
+         spec.k > kQuantGroup;
+}
+
+// Its stages are filled by tensor maps: each unit's scales follow the last unit's.
+bool WgmmaFits(const WeightSpec& spec) {
+  if (ScalesPerUnit(spec) == 0) return false;
+  if (spec.format != Format::kInt4) return spec.format != Format::kFP8;
+  // Sorted groups of more than a unit are not spread over their units.
+  return spec.scale_dtype != DType::kF32 &&
+         !(spec.has_group_index && spec.group_size > kUnitInputs);
+}
 
 }  // namespace
 
@@ -29,14 +55,31 @@ int ScalesPerUnit(const WeightSpec& spec) {
   return 0;
 }
 
-bool CudaKernelFits(const Problem& problem, std::string_view kernel) {
+bool HasBlockScales(const Problem& problem) {
   const WeightSpec& spec = problem.weight;
+  return problem.quant == QuantMode::kPerGroup ||
+         (spec.format == Format::kFP8 && spec.scale_layout == ScaleLayout::kBlock &&
+          spec.scale_block_k < spec.k);
+}
+
+bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability) {
+  const WeightSpec& spec = problem.weight;
+  if (kernel == "cuda_fp8_gemm") return Fp8CodesFit(problem, compute_capability);
+  if (kernel == "cuda_fp8_cublas") {
+    return Fp8CodesFit(problem, compute_capability) && Fp8CublasFits(problem);
+  }
+  if (kernel == "cuda_gemv" && problem.quant != QuantMode::kNone) {
+    // Codes as BF16 numbers, one scale a row. On Hopper blocks have a faster kernel.
+    return spec.format == Format::kFP8 && problem.quant != QuantMode::kPerGroup &&
+           ScalesPerUnit(spec) == 1 &&
+           !(HasBlockScales(problem) && Fp8CodesFit(problem, compute_capability));
+  }
   // The tensor cores take 16-bit activations; quantized ones are multiplied in binary32.
   const bool sixteen_bits = problem.input == DType::kBF16 || problem.input == DType::kF16;
   if (kernel == "cuda_gemm_f32") return true;
   if (!sixteen_bits || problem.quant != QuantMode::kNone) return false;
   if (kernel == "cuda_gemv") return ScalesPerUnit(spec) > 0;
-  if (kernel == "cuda_wgmma") return ScalesPerUnit(spec) > 0 && spec.format != Format::kFP8;
+  if (kernel == "cuda_wgmma") return compute_capability == kHopper && WgmmaFits(spec);
   // Dense weights are never rounded: both sides are of one type.
   if (kernel == "cuda_gemm") return spec.format != Format::kDense || spec.dtype == problem.input;
   return false;

@@ -14,8 +14,12 @@ namespace nibble::core {
 // groups and units do not fit each other.
 int ScalesPerUnit(const WeightSpec& spec);
 
-// Whether the CUDA matmul kernel `kernel` can run `problem`. cuda_gemm_f32 runs every one.
-bool CudaKernelFits(const Problem& problem, std::string_view kernel);
+// Whether a scale of a matmul's FP8 weight or of its activations changes along K.
+bool HasBlockScales(const Problem& problem);
+
+// Whether the CUDA matmul kernel `kernel` can run `problem` on a device of this compute capability.
+// cuda_gemm_f32 runs every one.
+bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability);
 
 }  // namespace nibble::core
 

@@ -12,14 +12,24 @@
 namespace nibble {
 namespace {
 
-// Problems of `op` with m up to `m_max` run `choice`; the first row that fits wins.
+// Problems of `op` with m up to `m_max`, and for which `only` holds where there is one, run
+// `choice`; the first row that fits wins.
 struct Entry {
   Op op;
   int64_t m_max;
   Choice choice;
+  bool (*only)(const Problem&) = nullptr;
 };
 
 constexpr int64_t kAnyM = std::numeric_limits<int64_t>::max();
+
+// No scale changes along K.
+bool WithoutBlocks(const Problem& problem) { return !core::HasBlockScales(problem); }
+
+// The GEMV holds x in registers, and the tiles of wgmma would be few.
+bool IsSmall(const Problem& problem) {
+  return problem.weight.k <= 4096 && problem.weight.n < 16384;
+}
 
 // Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
 // each thread takes few outputs at a time; the GEMM's is larger and is walked by blocks of rows.
@@ -34,15 +44,24 @@ constexpr Entry kCpuTable[] = {
 };
 
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
-// column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. Decoding
-// it once for cuBLASLt costs more up to about 64 rows (H200, INT4: 28672x4096 154 us at 64 rows
-// against 174 us decoded at 128; 4096x4096 33 against 32). A row whose kernel does not fit the
-// problem (CudaKernelFits) is passed over; the last one fits every problem.
+// column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. On Hopper
+// wgmma is faster past 8 rows (H200, INT4, 16 rows: 28672x4096 23.2 us against 24.7, 57344x8192 80
+// against 209) but for small weights (4096x4096 11.2 against 7.5), until decoding the weight once
+// for cuBLASLt costs little beside it (28672x4096: 512 rows 206 us against 254). Elsewhere the
+// GEMV is used up to 64 rows. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32
+// rows: 33.9 us against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own
+// kernel where it cannot take their scales. A row whose kernel does not fit the problem
+// (CudaKernelFits) is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
+    {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},
+    {Op::kMatmul, 32, {"cuda_fp8_gemm", 32, 128, 128, 1}, WithoutBlocks},
+    {Op::kMatmul, kAnyM, {"cuda_fp8_cublas", 128, 128, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_fp8_gemm", 128, 128, 128, 1}},
+    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, IsSmall},
+    {Op::kMatmul, 1024, {"cuda_wgmma", 128, 256, 128, 1}},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
-    {Op::kMatmul, kAnyM, {"cuda_wgmma", 128, 128, 64, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
     {Op::kDequantize, kAnyM, {"cuda_dequantize", 16, 0, 128, 1}},
     {Op::kNormQuant, kAnyM, {"cuda_norm_quant", 1, 0, 0, 1}},
@@ -54,12 +73,14 @@ std::span<const Entry> TableOf(BackendKind kind) {
   return kCpuTable;
 }
 
-const Entry& Find(BackendKind kind, const Problem& problem) {
+const Entry& Find(const DeviceInfo& device, const Problem& problem) {
+  const BackendKind kind = device.kind;
   const std::span<const Entry> table = TableOf(kind);
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
     return entry.op == problem.op && problem.m <= entry.m_max &&
+           (entry.only == nullptr || entry.only(problem)) &&
            (kind != BackendKind::kCuda || problem.op != Op::kMatmul ||
-            core::CudaKernelFits(problem, entry.choice.kernel));
+            core::CudaKernelFits(problem, entry.choice.kernel, device.compute_capability));
   });
   return found != table.end() ? *found : table.back();
 }
@@ -131,7 +152,7 @@ std::string TileSize(int size, std::string_view whole) {
 }  // namespace
 
 Choice Select(const Problem& problem, const DeviceInfo& device) {
-  return Find(device.kind, problem).choice;
+  return Find(device, problem).choice;
 }
 
 std::vector<std::string_view> KernelNames(BackendKind kind, Op op) {
@@ -161,7 +182,7 @@ std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DT
   int64_t m_end = 0;
   while (m_end < max_m) {
     problem.m = m_end + 1;
-    m_end = std::min(max_m, Find(device.kind, problem).m_max);
+    m_end = std::min(max_m, Find(device, problem).m_max);
     const Choice choice = Select(problem, device);
     if (!ranges.empty() && ranges.back().choice == choice) {
       ranges.back().m_end = m_end;

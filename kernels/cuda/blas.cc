@@ -69,19 +69,64 @@ Status Check(cublasStatus_t status, std::string_view what) {
 
 cudaDataType_t TypeOf(DType dtype) {
   if (dtype == DType::kF32) return CUDA_R_32F;
+  if (dtype == DType::kF8E4M3) return CUDA_R_8F_E4M3;
   return dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
 }
+
+// y^T = w^T x^T with these scales; their pointers are not set.
+class Description {
+ public:
+  explicit Description(const Library& library) : library_(library) {}
+  ~Description() {
+    if (handle_ != nullptr) library_.desc_destroy(handle_);
+  }
+  Description(const Description&) = delete;
+  Description& operator=(const Description&) = delete;
+
+  Status Create(BlasScales scales) {
+    NIBBLE_RETURN_IF_ERROR(Check(library_.desc_create(&handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                                 "cublasLtMatmulDescCreate"));
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_TRANSA, kTransposed));
+    if (scales == BlasScales::kNone || scales == BlasScales::kTensor) return absl::OkStatus();
+    const bool rows = scales == BlasScales::kRows;
+    const int32_t outer = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int32_t of_w = rows ? outer : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    const int32_t of_x = rows ? outer : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, of_w));
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, of_x));
+    // The heuristics ask whether there are scales.
+    const void* some = &kTransposed;
+    NIBBLE_RETURN_IF_ERROR(Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, some));
+    return Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, some);
+  }
+
+  template <class T>
+  Status Set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    return Check(library_.desc_set(handle_, attribute, &value, sizeof(value)),
+                 "cublasLtMatmulDescSetAttribute");
+  }
+  cublasLtMatmulDesc_t handle() const { return handle_; }
+
+ private:
+  alignas(16) static constexpr cublasOperation_t kTransposed = CUBLAS_OP_T;
+
+  const Library& library_;
+  cublasLtMatmulDesc_t handle_ = nullptr;
+};
 
 // Descriptors of one problem and the algorithm chosen for it.
 class Plan {
  public:
   Plan(const Library& library, const BlasOptions& options, const BlasProblem& problem)
-      : library_(library), options_(options), problem_(problem) {}
+      : library_(library),
+        options_(options),
+        problem_(problem),
+        workspace_bytes_(problem.workspace_bytes > 0 ? problem.workspace_bytes
+                                                     : options.workspace_bytes) {}
   ~Plan() {
     for (cublasLtMatrixLayout_t layout : {x_, w_, y_}) {
       if (layout != nullptr) library_.layout_destroy(layout);
     }
-    if (desc_ != nullptr) library_.desc_destroy(desc_);
   }
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
@@ -89,12 +134,7 @@ class Plan {
   // Row-major matrices are transposed column-major ones: y^T [n, m] = w [k, n]^T x^T [k, m].
   Status Create(cublasLtHandle_t handle) {
     const cudaDataType_t input = TypeOf(problem_.input);
-    NIBBLE_RETURN_IF_ERROR(Check(library_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                                 "cublasLtMatmulDescCreate"));
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    NIBBLE_RETURN_IF_ERROR(Check(
-        library_.desc_set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
-        "cublasLtMatmulDescSetAttribute"));
+    NIBBLE_RETURN_IF_ERROR(desc_.Create(problem_.scales));
     NIBBLE_RETURN_IF_ERROR(Layout(&w_, input, problem_.k, problem_.n, problem_.w_stride));
     NIBBLE_RETURN_IF_ERROR(Layout(&x_, input, problem_.k, problem_.m, problem_.x_stride));
     NIBBLE_RETURN_IF_ERROR(
@@ -104,14 +144,35 @@ class Plan {
 
   Status Run(cublasLtHandle_t handle, const void* x, const void* w, void* y, void* workspace,
              cudaStream_t stream) const {
-    const float alpha = 1.0f;
-    const float beta = problem_.accumulate ? 1.0f : 0.0f;
-    return Check(library_.matmul(handle, desc_, &alpha, w, w_, x, x_, &beta, y, y_, y, y_,
-                                 &algorithm_, workspace, options_.workspace_bytes, stream),
-                 "cublasLtMatmul");
+    return Run(handle, desc_, x, w, y, workspace, stream);
+  }
+
+  bool found() const { return found_; }
+
+  // Scales are part of a description, and a plan serves many threads: each call makes its own.
+  Status RunScaled(cublasLtHandle_t handle, const void* x, const float* x_scales, const void* w,
+                   const float* w_scales, void* y, void* workspace, cudaStream_t stream) const {
+    Description desc(library_);
+    NIBBLE_RETURN_IF_ERROR(desc.Create(problem_.scales));
+    NIBBLE_RETURN_IF_ERROR(desc.Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, w_scales));
+    NIBBLE_RETURN_IF_ERROR(desc.Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x_scales));
+    return Run(handle, desc, x, w, y, workspace, stream);
   }
 
  private:
+  Status Run(cublasLtHandle_t handle, const Description& desc, const void* x, const void* w,
+             void* y, void* workspace, cudaStream_t stream) const {
+    if (!found_) {
+      return absl::InternalError(fmt::format("cuBLASLt: no algorithm for a matmul of {}x{}x{}",
+                                             problem_.m, problem_.n, problem_.k));
+    }
+    const float alpha = 1.0f;
+    const float beta = problem_.accumulate ? 1.0f : 0.0f;
+    return Check(library_.matmul(handle, desc.handle(), &alpha, w, w_, x, x_, &beta, y, y_, y, y_,
+                                 &algorithm_, workspace, workspace_bytes_, stream),
+                 "cublasLtMatmul");
+  }
+
   Status Layout(cublasLtMatrixLayout_t* layout, cudaDataType_t type, int64_t rows, int64_t cols,
                 int64_t stride) {
     return Check(library_.layout_create(layout, type, static_cast<uint64_t>(rows),
@@ -120,17 +181,24 @@ class Plan {
   }
 
   Status Choose(cublasLtHandle_t handle) {
+    NIBBLE_RETURN_IF_ERROR(Choose(handle, options_.allow_split_k));
+    if (found_ || options_.allow_split_k || problem_.scales == BlasScales::kNone) {
+      return absl::OkStatus();
+    }
+    return Choose(handle, true);
+  }
+
+  Status Choose(cublasLtHandle_t handle, bool split_k) {
     cublasLtMatmulPreference_t preference = nullptr;
     NIBBLE_RETURN_IF_ERROR(
         Check(library_.preference_create(&preference), "cublasLtMatmulPreferenceCreate"));
-    const uint64_t workspace_bytes = options_.workspace_bytes;
     const uint32_t reductions =
-        options_.allow_split_k ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
+        split_k ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
     Status status =
         Check(library_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                      &workspace_bytes, sizeof(workspace_bytes)),
+                                      &workspace_bytes_, sizeof(workspace_bytes_)),
               "cublasLtMatmulPreferenceSetAttribute");
     if (status.ok()) {
       status = Check(library_.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -138,16 +206,15 @@ class Plan {
                      "cublasLtMatmulPreferenceSetAttribute");
     }
     if (status.ok()) {
-      status =
-          Check(library_.heuristic(handle, desc_, w_, x_, y_, y_, preference, 1, &result, &found),
-                "cublasLtMatmulAlgoGetHeuristic");
+      const cublasStatus_t asked = library_.heuristic(handle, desc_.handle(), w_, x_, y_, y_,
+                                                      preference, 1, &result, &found);
+      if (asked != CUBLAS_STATUS_NOT_SUPPORTED) {
+        status = Check(asked, "cublasLtMatmulAlgoGetHeuristic");
+      }
     }
     library_.preference_destroy(preference);
     NIBBLE_RETURN_IF_ERROR(status);
-    if (found == 0) {
-      return absl::InternalError(fmt::format("cuBLASLt: no algorithm for a matmul of {}x{}x{}",
-                                             problem_.m, problem_.n, problem_.k));
-    }
+    found_ = found > 0;
     algorithm_ = result.algo;
     return absl::OkStatus();
   }
@@ -155,10 +222,12 @@ class Plan {
   const Library& library_;
   const BlasOptions options_;
   const BlasProblem problem_;
-  cublasLtMatmulDesc_t desc_ = nullptr;
+  const uint64_t workspace_bytes_;
+  Description desc_{library_};
   cublasLtMatrixLayout_t x_ = nullptr;
   cublasLtMatrixLayout_t w_ = nullptr;
   cublasLtMatrixLayout_t y_ = nullptr;
+  bool found_ = false;
   cublasLtMatmulAlgo_t algorithm_{};
 };
 
@@ -175,6 +244,17 @@ class CublasLt final : public Blas {
              cudaStream_t stream) override {
     NIBBLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, PlanOf(problem));
     return plan->Run(handle_, x, w, y, workspace, stream);
+  }
+
+  StatusOr<bool> Has(const BlasProblem& problem) override {
+    NIBBLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, PlanOf(problem));
+    return plan->found();
+  }
+
+  Status RunScaled(const BlasProblem& problem, const void* x, const float* x_scales, const void* w,
+                   const float* w_scales, void* y, void* workspace, cudaStream_t stream) override {
+    NIBBLE_ASSIGN_OR_RETURN(const std::shared_ptr<const Plan> plan, PlanOf(problem));
+    return plan->RunScaled(handle_, x, x_scales, w, w_scales, y, workspace, stream);
   }
 
  private:

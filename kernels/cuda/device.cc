@@ -61,8 +61,8 @@ Status CheckWorkspace(const void* workspace, uint64_t needed) {
 }
 
 // A choice made for another problem may name a kernel that cannot run this one.
-Status CheckChoice(const Problem& problem, const Choice& choice) {
-  if (choice.kernel == "cuda_gemm_f32" || core::CudaKernelFits(problem, choice.kernel)) {
+Status CheckChoice(const Problem& problem, const Choice& choice, const DeviceInfo& device) {
+  if (core::CudaKernelFits(problem, choice.kernel, device.compute_capability)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -228,7 +228,7 @@ Status CudaDevice::Matmul(const MatmulArgs& args, const Choice& choice, void* wo
   problem.input = args.x.dtype;
   problem.output = args.y.dtype;
   problem.quant = args.activation;
-  NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice));
+  NIBBLE_RETURN_IF_ERROR(CheckChoice(problem, choice, info_));
   NIBBLE_RETURN_IF_ERROR(CheckWorkspace(workspace, MatmulWorkspaceBytes(problem, choice, info_)));
   const DeviceGuard guard(context_->ordinal());
   return RunMatmul(args, *weight, choice, workspace, info_, *context_, *blas_, handle);

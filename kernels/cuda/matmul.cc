@@ -1,19 +1,20 @@
 #include "kernels/cuda/matmul.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/core/packed_units.h"
+#include "kernels/cuda/fp8_matmul.h"
 #include "kernels/cuda/launch/activations.h"
 #include "kernels/cuda/launch/dequantize.h"
+#include "kernels/cuda/launch/fp8_gemm.h"
 #include "kernels/cuda/launch/gemm_f32.h"
 #include "kernels/cuda/launch/gemm_wgmma.h"
 #include "kernels/cuda/launch/gemv.h"
+#include "kernels/cuda/workspace.h"
 
 namespace nibble::cuda {
 namespace {
 
-constexpr uint64_t kTooLarge = std::numeric_limits<int64_t>::max();
 // Decoded weights, and sums, that lie in memory at a time.
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kChunkOutputs = 64;
@@ -24,25 +25,6 @@ static_assert(static_cast<int>(Element::kI8) == static_cast<int>(DType::kI8));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 static_assert(static_cast<int>(Quant::kPerGroup) == static_cast<int>(QuantMode::kPerGroup));
 static_assert(static_cast<int>(Quant::kStatic) == static_cast<int>(QuantMode::kStatic));
-
-int64_t RoundUp(int64_t value, int64_t unit) { return CeilDiv(value, unit) * unit; }
-
-// Parts of the workspace, placed one after the other.
-class Workspace {
- public:
-  uint64_t Place(int64_t rows, int64_t row_bytes) {
-    const uint64_t offset = total_;
-    const auto bytes = static_cast<uint64_t>(CheckedMul(rows, row_bytes).value_or(kTooLarge));
-    const uint64_t largest = kTooLarge - core::kAlignment;
-    total_ =
-        bytes > largest || total_ > largest - bytes ? kTooLarge : total_ + core::AlignedSize(bytes);
-    return offset;
-  }
-  uint64_t total() const { return total_; }
-
- private:
-  uint64_t total_ = 0;
-};
 
 // The problem reduced to what the workspace depends on.
 struct Shape {
@@ -78,15 +60,19 @@ struct F32Plan {
 struct GemvPlan {
   explicit GemvPlan(const Shape& shape) : k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
+    if (shape.activation != QuantMode::kNone) {
+      scales_offset = workspace.Place(shape.m, int64_t{sizeof(float)});
+    }
   }
   Workspace workspace;
   int64_t k_padded;
   uint64_t x_offset = 0;
+  uint64_t scales_offset = 0;
 };
 
 struct WgmmaWorkspace {
   WgmmaWorkspace(const Shape& shape, const DeviceInfo& device)
-      : plan(shape.m, shape.n, shape.k, device.cores),
+      : plan(shape.m, shape.n, shape.k, shape.input == DType::kF16, device.cores),
         k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
     shares_offset = workspace.Place(1, plan.ShareBytes());
@@ -124,10 +110,6 @@ struct GemmPlan {
   uint64_t w_offset = 0;
   uint64_t sums_offset = 0;
 };
-
-bool IsAligned(const void* data, int64_t stride_bytes) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0;
-}
 
 // One call's arguments beside its plan.
 class Matmul {
@@ -174,8 +156,10 @@ class Matmul {
     GemvArgs gemv;
     gemv.x = args_.x.data;
     gemv.x_stride = args_.x.row_stride;
-    if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
-        !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+    if (shape_.activation != QuantMode::kNone) {
+      NIBBLE_RETURN_IF_ERROR(DecodeCodes(plan, gemv));
+    } else if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
+               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
       char* padded = workspace_ + plan.x_offset;
       NIBBLE_RETURN_IF_ERROR(
           Check(LaunchPadActivations(x_, padded, static_cast<int32_t>(plan.k_padded), stream_)));
@@ -186,12 +170,14 @@ class Matmul {
     gemv.y_stride = args_.y.row_stride;
     GemvLaunch launch;
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
-    launch.f16 = args_.x.dtype == DType::kF16;
+    launch.f16 = args_.x.dtype == DType::kF16 && shape_.activation == QuantMode::kNone;
     launch.ring = device_.compute_capability >= 90;
     launch.multiprocessors = device_.cores;
     const auto* x = static_cast<const char*>(gemv.x);
+    const float* x_scales = gemv.x_scales;
     for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
       gemv.x = x + row * gemv.x_stride * 2;
+      if (x_scales != nullptr) gemv.x_scales = x_scales + row * gemv.x_scales_stride;
       gemv.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
       gemv.m = static_cast<int32_t>(std::min<int64_t>(kGemvRows, shape_.m - row));
       NIBBLE_RETURN_IF_ERROR(Check(LaunchGemv(gemv, launch)));
@@ -212,7 +198,6 @@ class Matmul {
     launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16;
-    launch.multiprocessors = device_.cores;
     NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(x_, copy, k_padded, stream_)));
     return Check(LaunchWgmma(places.plan, launch));
   }
@@ -281,6 +266,23 @@ class Matmul {
 
  private:
   Status Check(cudaError_t error) { return context_.Check(error, "a matmul"); }
+
+  // E4M3 activations of one scale a row as BF16 numbers, which they all are; the scales are applied
+  // to sums.
+  Status DecodeCodes(const GemvPlan& plan, GemvArgs& gemv) {
+    Fp8Rows rows;
+    rows.codes = workspace_ + plan.x_offset;
+    rows.stride = static_cast<int32_t>(plan.k_padded);
+    rows.scales = reinterpret_cast<float*>(workspace_ + plan.scales_offset);
+    rows.places = {shape_.m, shape_.m, 1};
+    const bool codes = args_.x.dtype == DType::kF8E4M3;
+    gemv.x = rows.codes;
+    gemv.x_stride = plan.k_padded;
+    gemv.x_scales = codes ? x_.x_scales : rows.scales;
+    gemv.x_scales_stride = codes ? x_.x_scales_stride : 1;
+    return Check(codes ? LaunchFp8CopyCodes(x_, rows, true, stream_)
+                       : LaunchFp8Quantize(x_, rows, true, stream_));
+  }
   Element YType() const { return static_cast<Element>(args_.y.dtype); }
 
   cudaError_t LaunchGemv(const GemvArgs& gemv, const GemvLaunch& launch) {
@@ -326,6 +328,7 @@ class Matmul {
 
 uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
                               const DeviceInfo& device) {
+  if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice, device);
   const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
   if (choice.kernel == "cuda_wgmma") {
@@ -341,6 +344,9 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
                  void* workspace, const DeviceInfo& device, Context& context, Blas& blas,
                  cudaStream_t stream) {
+  if (IsFp8Kernel(choice)) {
+    return RunFp8Matmul(args, weight, choice, workspace, device, context, blas, stream);
+  }
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();

@@ -4,6 +4,7 @@
 //                  weight whose groups differ in size is decoded, as by cuda_gemm
 //   cuda_gemm      weights decoded to 16 bits, then cuBLASLt. F16 activations meet BF16 weights as
 //                  the exact sum of two BF16 matrices, so that no weight can overflow
+//   cuda_fp8_gemm, cuda_fp8_cublas  FP8 weights and activations (fp8_matmul.h)
 //   cuda_gemm_f32  binary32 throughout: any input, any weight
 #ifndef NIBBLE_KERNELS_CUDA_MATMUL_H_
 #define NIBBLE_KERNELS_CUDA_MATMUL_H_

@@ -68,9 +68,10 @@ int64_t GroupSize(const WeightSpec& spec) {
   return whole_units ? kUnitInputs : group_size;
 }
 
+// The one scale of a tensor is stored for each row.
 int64_t RowsPerScale(const WeightSpec& spec) {
-  if (spec.format != Format::kFP8 || spec.scale_layout == ScaleLayout::kChannel) return 1;
-  return spec.scale_layout == ScaleLayout::kTensor ? spec.n : std::min(spec.scale_block_n, spec.n);
+  if (spec.format != Format::kFP8 || spec.scale_layout != ScaleLayout::kBlock) return 1;
+  return std::min(spec.scale_block_n, spec.n);
 }
 
 // INT4 keeps 16-bit scales as they are; others are widened.
@@ -197,10 +198,11 @@ class Packer {
         return Absmax(reinterpret_cast<float*>(scales));
       case ScaleKind::kGrid: {
         NIBBLE_ASSIGN_OR_RETURN(const char* from, Stage(weight_.scales));
-        const auto scale_bytes = static_cast<int64_t>(DTypeBytes(spec_.scale_dtype));
-        return Check(LaunchWiden(from, static_cast<Element>(spec_.scale_dtype),
-                                 static_cast<int64_t>(weight_.scales.size()) / scale_bytes,
-                                 reinterpret_cast<float*>(scales), stream_));
+        const int64_t groups = CeilDiv(spec_.k, view_.group_size);
+        const int64_t from_stride = spec_.scale_layout == ScaleLayout::kTensor ? 0 : groups;
+        return Check(LaunchWidenRows(from, static_cast<Element>(spec_.scale_dtype), from_stride,
+                                     CeilDiv(spec_.n, view_.rows_per_scale), groups,
+                                     reinterpret_cast<float*>(scales), view_.groups, stream_));
       }
       case ScaleKind::kTiled:
         break;
@@ -299,6 +301,8 @@ WeightLayout::WeightLayout(const WeightSpec& spec) {
   const int64_t groups = CeilDiv(spec.k, GroupSize(spec));
   const int per_unit = core::ScalesPerUnit(spec);
   scale_groups = per_unit > 1 ? std::max(groups, units * per_unit) : groups;
+  // cuBLASLt asks for rows of fours.
+  if (ScaleKindOf(spec) == ScaleKind::kGrid && groups > 1) scale_groups = CeilDiv(groups, 4) * 4;
   const auto scale_bytes = static_cast<int64_t>(DTypeBytes(StoredScaleType(spec)));
 
   switch (spec.format) {
@@ -330,7 +334,7 @@ WeightLayout::WeightLayout(const WeightSpec& spec) {
     case ScaleKind::kGrid:
       staged_rows = CeilDiv(spec.n, RowsPerScale(spec));
       staged_row_bytes = groups * scale_bytes;
-      scales_offset = Place(staged_rows, staged_row_bytes);
+      scales_offset = Place(staged_rows, scale_groups * scale_bytes);
       break;
   }
   if (HasZeroPoints(spec)) zero_points_offset = Place(rows, scale_groups);

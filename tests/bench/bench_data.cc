@@ -37,14 +37,10 @@ CanonicalWeight RandomWeight(const WeightSpec& spec) {
   CanonicalWeight weight;
   weight.spec = spec;
   const WeightGeometry geometry = GeometryOf(spec).value();
-  std::vector<std::byte> codes = RandomBytes(geometry.code_bytes, 1);
-  if (spec.format == Format::kFP8) {
-    // NaN becomes 0.
-    for (std::byte& code : codes) {
-      if ((code & std::byte{0x7F}) == std::byte{0x7F}) code = std::byte{0};
-    }
-  }
-  weight.codes = HostBytes(std::move(codes));
+  // FP8 as the codes of uniform values, which BF16 operands are too.
+  weight.codes = spec.format == Format::kFP8
+                     ? RandomFloats(DType::kF8E4M3, geometry.code_bytes, -448.0f, 448.0f, 1)
+                     : HostBytes(RandomBytes(geometry.code_bytes, 1));
   if (spec.nested) {
     weight.scales = HostBytes(RandomBytes(geometry.scale_count, 2));
     weight.nested_scales = RandomFloats(DType::kF32, geometry.nested_scale_count, 0.01f, 0.02f, 3);

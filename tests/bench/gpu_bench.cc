@@ -1,12 +1,14 @@
 // Times the ops of the CUDA backend beside cuBLAS BF16 in the same run, and writes JSON:
-//   {gpu, driver, commit, read_tbs, copy_tbs, rows: [{op, format, variant, n, k, m, kernel, us,
-//    us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
+//   {gpu, driver, commit, read_tbs, copy_tbs, rows: [{op, format, variant, activations, n, k, m,
+//    kernel, us, us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
 //
 // usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
 //                  [--kernels LIST] [--driver TEXT] [--commit TEXT]
 //
 // Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
-// silu_mul_quant; formats int4, int4_zp, nf4, fp8; shapes NxK; rows of the matmuls.
+// silu_mul_quant; formats int4, int4_zp, nf4, fp8, fp8_block, and, with E4M3
+// activations or BF16 ones that are quantized, fp8_w8a8, fp8_block_w8a8, fp8_w8a8_dynamic,
+// fp8_block_w8a8_dynamic; shapes NxK; rows of the matmuls.
 // Matmuls run on the kernel that the selector picks, or with --kernels on each of these that can.
 //
 // Every matmul's answer is compared with the binary32 kernel first; a wrong one ends the run with
@@ -60,18 +62,31 @@ bool Names(const std::string& list, std::string_view item) {
   return list.empty() || ("," + list + ",").find(fmt::format(",{},", item)) != std::string::npos;
 }
 
-struct NamedSpec {
+struct NamedCase {
   std::string_view name;
-  WeightSpec spec;
+  MatmulCase matmul;
 };
 
-std::vector<NamedSpec> SpecsOf(int64_t n, int64_t k) {
-  std::vector<NamedSpec> specs = {{"int4", SpecOf(Format::kInt4, n, k)},
-                                  {"int4_zp", SpecOf(Format::kInt4, n, k)},
-                                  {"nf4", SpecOf(Format::kNF4, n, k)},
-                                  {"fp8", SpecOf(Format::kFP8, n, k)}};
-  specs[1].spec.has_zero_points = true;
-  return specs;
+// Weights with BF16 activations, each once, then FP8 ones with quantized activations.
+std::vector<NamedCase> WeightsOf(int64_t n, int64_t k) {
+  std::vector<NamedCase> cases = {{"int4", {SpecOf(Format::kInt4, n, k)}},
+                                  {"int4_zp", {SpecOf(Format::kInt4, n, k)}},
+                                  {"nf4", {SpecOf(Format::kNF4, n, k)}},
+                                  {"fp8", {SpecOf(Format::kFP8, n, k)}},
+                                  {"fp8_block", {SpecOf(Format::kFP8, n, k)}}};
+  cases[1].matmul.spec.has_zero_points = true;
+  cases[4].matmul.spec.scale_layout = ScaleLayout::kBlock;
+  return cases;
+}
+std::vector<NamedCase> CasesOf(int64_t n, int64_t k) {
+  std::vector<NamedCase> cases = WeightsOf(n, k);
+  const WeightSpec channel = cases[3].matmul.spec;
+  const WeightSpec block = cases[4].matmul.spec;
+  cases.push_back({"fp8_w8a8", {channel, DType::kF8E4M3, QuantMode::kPerToken}});
+  cases.push_back({"fp8_block_w8a8", {block, DType::kF8E4M3, QuantMode::kPerGroup}});
+  cases.push_back({"fp8_w8a8_dynamic", {channel, DType::kBF16, QuantMode::kPerToken}});
+  cases.push_back({"fp8_block_w8a8_dynamic", {block, DType::kBF16, QuantMode::kPerGroup}});
+  return cases;
 }
 
 Status RunMatmuls(Bench& bench, const Options& options) {
@@ -82,11 +97,11 @@ Status RunMatmuls(Bench& bench, const Options& options) {
   if (rows.empty()) return absl::OkStatus();
   for (const auto& [n, k] : kShapes) {
     if (!Names(options.shapes, fmt::format("{}x{}", n, k))) continue;
-    std::vector<WeightSpec> specs;
-    for (const NamedSpec& named : SpecsOf(n, k)) {
-      if (Names(options.formats, named.name)) specs.push_back(named.spec);
+    std::vector<MatmulCase> cases;
+    for (const NamedCase& named : CasesOf(n, k)) {
+      if (Names(options.formats, named.name)) cases.push_back(named.matmul);
     }
-    if (!specs.empty()) NIBBLE_RETURN_IF_ERROR(bench.Matmuls(specs, rows));
+    if (!cases.empty()) NIBBLE_RETURN_IF_ERROR(bench.Matmuls(cases, rows));
   }
   return absl::OkStatus();
 }
@@ -95,8 +110,10 @@ Status RunAll(Bench& bench, const Options& options) {
   if (Names(options.ops, "matmul")) NIBBLE_RETURN_IF_ERROR(RunMatmuls(bench, options));
   if (Names(options.ops, "dequantize")) {
     NIBBLE_RETURN_IF_ERROR(bench.Dequantize(SpecOf(Format::kNF4, 4096, 4096)));
-    for (const NamedSpec& named : SpecsOf(16384, 16384)) {
-      if (Names(options.formats, named.name)) NIBBLE_RETURN_IF_ERROR(bench.Dequantize(named.spec));
+    for (const NamedCase& named : WeightsOf(16384, 16384)) {
+      if (Names(options.formats, named.name)) {
+        NIBBLE_RETURN_IF_ERROR(bench.Dequantize(named.matmul.spec));
+      }
     }
   }
   for (const Op op : {Op::kNormQuant, Op::kSiluMulQuant}) {

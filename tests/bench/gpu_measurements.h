@@ -23,6 +23,13 @@
 
 namespace nibble::bench {
 
+// A matmul's weight and activations: BF16, quantized on the way in or not, or E4M3 codes.
+struct MatmulCase {
+  WeightSpec spec;
+  DType input = DType::kBF16;
+  QuantMode activation = QuantMode::kNone;
+};
+
 class Bench {
  public:
   // `blas` may split K as it likes; bandwidths in bytes a second. Matmuls run on each of `kernels`
@@ -39,13 +46,13 @@ class Bench {
 
   const nlohmann::json& rows() const { return rows_; }
 
-  Status Matmuls(const std::vector<WeightSpec>& specs, const std::vector<int64_t>& ms) {
-    NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> dense_us,
-                            CublasUs(specs.front().n, specs.front().k, ms));
-    for (const WeightSpec& spec : specs) {
-      if (kernels_.empty()) NIBBLE_RETURN_IF_ERROR(MatmulsOf(spec, ms, dense_us, {}));
+  Status Matmuls(const std::vector<MatmulCase>& cases, const std::vector<int64_t>& ms) {
+    const WeightSpec& first = cases.front().spec;
+    NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> dense_us, CublasUs(first.n, first.k, ms));
+    for (const MatmulCase& one : cases) {
+      if (kernels_.empty()) NIBBLE_RETURN_IF_ERROR(MatmulsOf(one, ms, dense_us, {}));
       for (const std::string_view kernel : kernels_) {
-        NIBBLE_RETURN_IF_ERROR(MatmulsOf(spec, ms, dense_us, kernel));
+        NIBBLE_RETURN_IF_ERROR(MatmulsOf(one, ms, dense_us, kernel));
       }
     }
     return absl::OkStatus();
@@ -122,7 +129,7 @@ class Bench {
   }
 
  private:
-  static constexpr double kTensorFlops = 790e12;
+  static constexpr double kTensorFlops = 790e12;  // of 16 bits; of 8 bits twice as many
   static constexpr uint64_t kColdBytes = uint64_t{400} << 20;
   static constexpr int kMinLaunches = 40;
   static constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
@@ -220,28 +227,60 @@ class Bench {
     return std::sqrt(difference / norm);
   }
 
-  Status MatmulsOf(const WeightSpec& spec, const std::vector<int64_t>& ms,
+  // E4M3 codes, none of them NaN.
+  StatusOr<std::unique_ptr<Buffer>> Codes(int64_t count) {
+    WeightSpec spec;
+    spec.format = Format::kFP8;
+    spec.n = 1;
+    spec.k = count;
+    const HostBytes codes = RandomWeight(spec).codes;
+    NIBBLE_ASSIGN_OR_RETURN(auto buffer, Zeros(count));
+    NIBBLE_RETURN_IF_ERROR(stream_.Copy(buffer->data(), codes.data(), codes.size()));
+    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
+    return buffer;
+  }
+
+  StatusOr<std::unique_ptr<Buffer>> Scales(int64_t count) {
+    const HostBytes scales = RandomFloats(DType::kF32, count, 0.001f, 0.002f, ++seed_);
+    NIBBLE_ASSIGN_OR_RETURN(auto buffer, Zeros(count * 4));
+    NIBBLE_RETURN_IF_ERROR(stream_.Copy(buffer->data(), scales.data(), scales.size()));
+    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
+    return buffer;
+  }
+
+  Status MatmulsOf(const MatmulCase& one, const std::vector<int64_t>& ms,
                    const std::vector<double>& dense_us, std::string_view kernel) {
+    const WeightSpec& spec = one.spec;
+    const bool codes = one.input == DType::kF8E4M3;
+    const int64_t steps = ScalesPerRow(one.activation, spec.k);
+
     // Rounding weights to BF16 errs by 2^-9 each; the sum of many by less.
     constexpr double kMaxError = 4e-3;
     NIBBLE_ASSIGN_OR_RETURN(const Weights weights, Upload(spec));
-    NIBBLE_ASSIGN_OR_RETURN(const auto x, Activations(ms.back() * spec.k));
+    NIBBLE_ASSIGN_OR_RETURN(const auto x,
+                            codes ? Codes(ms.back() * spec.k) : Activations(ms.back() * spec.k));
+    NIBBLE_ASSIGN_OR_RETURN(const auto scales, Scales(ms.back() * std::max<int64_t>(1, steps)));
     std::vector<float> first_row;
     for (size_t index = 0; index < ms.size(); ++index) {
       const int64_t m = ms[index];
       Problem problem;
       problem.weight = spec;
       problem.m = m;
+      problem.input = one.input;
+      problem.quant = one.activation;
       Choice choice = Select(problem, device_.info());
       if (!kernel.empty()) {
         choice.kernel = kernel;
-        if (!core::CudaKernelFits(problem, kernel)) continue;
+        const int capability = device_.info().compute_capability;
+        if (!core::CudaKernelFits(problem, kernel, capability)) continue;
       }
       NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(m * spec.n * 2));
       NIBBLE_ASSIGN_OR_RETURN(const auto workspace, Zeros(device_.WorkspaceBytes(problem, choice)));
       MatmulArgs args;
       args.weight = weights.front().get();
-      args.x = MakeConstView(x->data(), DType::kBF16, m, spec.k);
+      args.x = MakeConstView(x->data(), one.input, m, spec.k);
+      args.activation = one.activation;
+      if (codes) args.x_scales = MakeConstView(scales->data(), DType::kF32, m, steps);
       args.y = MakeView(y->data(), DType::kBF16, m, spec.n);
       if (m <= 512) {
         NIBBLE_ASSIGN_OR_RETURN(const double error, ErrorOf(args, problem, choice));
@@ -260,20 +299,31 @@ class Bench {
       if (first_row.empty()) first_row = row;
       const double bytes =
           static_cast<double>(weights.front()->bytes()) + 2.0 * m * (spec.k + spec.n);
-      Report("matmul", spec, m, choice, us, dense_us[index], bytes, 2.0 * m * spec.n * spec.k,
-             row == first_row);
+      const double flops = 2.0 * m * spec.n * spec.k;
+      const bool eight_bits = one.activation != QuantMode::kNone;
+      Report("matmul", spec, m, choice, us, dense_us[index], bytes, eight_bits ? flops / 2 : flops,
+             row == first_row, ActivationName(one));
     }
     return absl::OkStatus();
   }
 
+  // "codes per_token", "bf16 per_group"; empty for activations that are used as they are.
+  static std::string ActivationName(const MatmulCase& one) {
+    if (one.activation == QuantMode::kNone) return "";
+    return fmt::format("{} {}", one.input == DType::kF8E4M3 ? "codes" : "bf16",
+                       QuantModeName(one.activation));
+  }
+
   void Report(std::string_view op, const WeightSpec& spec, int64_t m, const Choice& choice,
-              double us, double cublas_us, double bytes, double flops, bool invariant) {
+              double us, double cublas_us, double bytes, double flops, bool invariant,
+              const std::string& activations = "") {
     const bool weight = op == "matmul" || op == "dequantize";
     const double bytes_per_s = op == "matmul" ? read_bytes_per_s_ : copy_bytes_per_s_;
     const double limit_us = std::max(bytes / bytes_per_s, flops / kTensorFlops) * 1e6;
     nlohmann::json row = {{"op", op},
                           {"format", weight ? FormatName(spec.format) : ""},
                           {"variant", weight ? VariantName(spec) : ""},
+                          {"activations", activations},
                           {"n", spec.n},
                           {"k", spec.k},
                           {"m", m},
@@ -285,12 +335,13 @@ class Bench {
       row["us_cublas_bf16"] = cublas_us;
       row["ratio_cublas_bf16"] = cublas_us / us;
     }
-    fmt::print("{:14} {:5} {:8} {:6}x{:<6} M={:<5} {:20} {:9.2f} us {:7.0f} GB/s {:5.1f} %  {}\n",
-               op, row["format"].get<std::string>(), row["variant"].get<std::string>(), spec.n,
-               spec.k, m, choice.kernel, us, bytes / us * 1e-3, 100.0 * limit_us / us,
-               cublas_us > 0.0 ? fmt::format("cuBLAS {:.2f} us, {:.2f}x{}", cublas_us,
-                                             cublas_us / us, invariant ? "" : " (M shows)")
-                               : "");
+    fmt::print(
+        "{:14} {:5} {:8} {:14} {:6}x{:<6} M={:<5} {:20} {:9.2f} us {:7.0f} GB/s {:5.1f} %  {}\n",
+        op, row["format"].get<std::string>(), row["variant"].get<std::string>(), activations,
+        spec.n, spec.k, m, choice.kernel, us, bytes / us * 1e-3, 100.0 * limit_us / us,
+        cublas_us > 0.0 ? fmt::format("cuBLAS {:.2f} us, {:.2f}x{}", cublas_us, cublas_us / us,
+                                      invariant ? "" : " (M shows)")
+                        : "");
     std::fflush(stdout);
     rows_.push_back(std::move(row));
   }

@@ -1,5 +1,6 @@
 // Matmul of every format and variant against the float64 oracle over the exactly decoded weight.
 
+#include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "nibble/quantize.h"
 #include "tests/conformance/params.h"
@@ -250,6 +251,56 @@ TEST_P(QuantizedActivationsTest, TakesQuantizedActivationsWithTheirScales) {
             {.x = rows.codes, .activation = mode, .x_scales = rows.scales, .repeat_scales = repeat},
             DType::kF32, doubles, layer_.Oracle(doubles, m));
       }
+    }
+  }
+}
+
+// Shapes of which a tile or a block of scales is not whole, and those that a library may take.
+TEST_P(QuantizedActivationsTest, MatchesTheOracleForEveryShape) {
+  constexpr struct {
+    int64_t n, k;
+  } kShapes[] = {{1, 1}, {131, 127}, {144, 304}, {272, 1040}, {400, 512}, {128, 4224}};
+  const Variant variant = std::get<1>(GetParam());
+  uint64_t seed = 90;
+  for (const auto& [n, k] : kShapes) {
+    Layer layer(backend_, runner_, RandomWeight(variant.SpecOf(n, k), ++seed));
+    for (const int64_t m : {1, 16, 33, 129, 260}) {
+      runner_.set_row_padding(m == 33 ? 3 : 0);
+      for (const QuantMode mode : {QuantMode::kPerToken, QuantMode::kPerGroup}) {
+        SCOPED_TRACE(QuantModeName(mode));
+        const DType output = kOutputTypes[seed % 3];
+        const HostMatrix x = RandomActivations(DType::kBF16, m, k, ++seed);
+        const QuantizedRows rows = QuantizeReference(x, {mode, 1.0f}, DType::kF8E4M3);
+        const auto doubles = DecodeActivations(rows, mode);
+        const auto oracle = layer.Oracle(doubles, m);
+        layer.ExpectOracle({.x = x, .activation = mode}, output, doubles, oracle);
+        layer.ExpectOracle({.x = rows.codes, .activation = mode, .x_scales = rows.scales}, output,
+                           doubles, oracle);
+      }
+    }
+  }
+  runner_.set_row_padding(0);
+}
+
+// Rows among others, and repeats.
+TEST_P(QuantizedActivationsTest, ARowDoesNotDependOnTheOthers) {
+  const Variant variant = std::get<1>(GetParam());
+  const auto uploaded = runner_.Upload(RandomWeight(variant.SpecOf(144, 400), 60));
+  for (const QuantMode mode : {QuantMode::kPerToken, QuantMode::kPerGroup}) {
+    for (const int64_t m : {9, 140}) {
+      SCOPED_TRACE(fmt::format("{} M={}", QuantModeName(mode), m));
+      const HostMatrix x = RandomActivations(DType::kF16, m, 400, 61);
+      HostMatrix mixed = RandomActivations(DType::kF16, m, 400, 62);
+      for (int64_t row = 0; row < m; row += 3) {
+        for (int64_t k = 0; k < 400; ++k) mixed.Set(row, k, x.At(row, k));
+      }
+      const HostMatrix y = runner_.Matmul(*uploaded, {.x = x, .activation = mode}, DType::kF32);
+      for (int repeat = 0; repeat < 10; ++repeat) {
+        ASSERT_EQ(runner_.Matmul(*uploaded, {.x = x, .activation = mode}, DType::kF32), y);
+      }
+      const HostMatrix other =
+          runner_.Matmul(*uploaded, {.x = mixed, .activation = mode}, DType::kF32);
+      for (int64_t row = 0; row < m; row += 3) EXPECT_EQ(other.Rows(row, 1), y.Rows(row, 1)) << row;
     }
   }
 }

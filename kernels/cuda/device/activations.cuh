@@ -110,8 +110,10 @@ __global__ void __launch_bounds__(kActivationThreads)
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int other = t ^ i;
-    const uint32_t sent = other == 0 ? pairs[0] : other == 1 ? pairs[1] : other == 2 ? pairs[2]
-                                                                                  : pairs[3];
+    const uint32_t sent = other == 0   ? pairs[0]
+                          : other == 1 ? pairs[1]
+                          : other == 2 ? pairs[2]
+                                       : pairs[3];
     const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, sent, i);
 #pragma unroll
     for (int j = 0; j < 4; ++j) of_lanes[j] = other == j ? got : of_lanes[j];

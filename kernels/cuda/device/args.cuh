@@ -50,6 +50,8 @@ struct ActivationArgs {
 struct GemvArgs {
   const void* x = nullptr;  // [m, units * 128] 16-bit, rows start at multiples of 16 bytes
   int64_t x_stride = 0;
+  const float* x_scales = nullptr;  // of each row, x_scales_stride apart, or null
+  int64_t x_scales_stride = 0;
   int32_t m = 0;
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;

@@ -1,9 +1,11 @@
-// Hopper's asynchronous copies and barriers: thin names for PTX of compute capability 9.0. Addresses of shared memory are 32-bit shared-window addresses.
+// Hopper's asynchronous copies and barriers: thin names for PTX of compute capability 9.0.
+// Addresses of shared memory are 32-bit shared-window addresses.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_ASYNC_COPY_CUH_
 
 #include <cstdint>
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 namespace nibble::cuda {
@@ -23,6 +25,21 @@ __device__ inline uint32_t Kept(uint32_t value) {
 __device__ inline uint4 LoadShared16Bytes(uint32_t from) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+__device__ inline uint2 LoadShared8Bytes(uint32_t from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
+// Four matrices of 8 rows of 16 bytes: lane l gives the place of row l % 8 of matrix l / 8, and
+// gets bytes 4 (l % 4) and up of row l / 4 of each.
+__device__ inline uint4 LoadSharedMatrices(uint32_t from) {
+  uint4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(from)
                : "memory");
@@ -99,6 +116,13 @@ __device__ inline uint64_t EvictFirstPolicy() {
   return policy;
 }
 
+// Bytes stay as long as they would without one.
+__device__ inline uint64_t UnchangedPolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // The same for bytes that are read once: they leave the L2 first.
 __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32_t bytes,
                                     uint32_t barrier, uint64_t policy) {
@@ -109,28 +133,38 @@ __device__ inline void BulkCopyOnce(uint32_t to_shared, const void* from, uint32
       : "memory");
 }
 
-// Copies the box of `map` (a CUtensorMap in parameter or constant memory) whose first element has
-// these coordinates, innermost first. Elements outside the tensor are 0; they count as copied.
-__device__ inline void TensorCopy2(uint32_t to_shared, const void* map, int32_t c0, int32_t c1,
-                                   uint32_t barrier, uint64_t policy) {
+// Asks for a tensor map before it is used.
+__device__ inline void PrefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Copies the box of `map` at these coordinates, innermost first. What lies outside of the matrix
+// comes as zeros, and counts.
+__device__ inline void TensorCopy(uint32_t to_shared, const CUtensorMap& map, int32_t k,
+                                  int32_t row, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to_shared),
-      "l"(map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3}], [%4];" ::"r"(to_shared),
+      "l"(&map), "r"(k), "r"(row), "r"(barrier)
       : "memory");
 }
-__device__ inline void TensorCopy3(uint32_t to_shared, const void* map, int32_t c0, int32_t c1,
-                                   int32_t c2, uint32_t barrier, uint64_t policy) {
+__device__ inline void TensorCopyOnce(uint32_t to_shared, const CUtensorMap& map, int32_t k,
+                                      int32_t row, uint32_t barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to_shared),
-      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to_shared),
+      "l"(&map), "r"(k), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
-__device__ inline uint64_t EvictNormalPolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+// Of three dimensions, from the start of the innermost on.
+__device__ inline void TensorCopyUnitsOnce(uint32_t to_shared, const CUtensorMap& map,
+                                           int32_t second, int32_t third, uint32_t barrier,
+                                           uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to_shared),
+      "l"(&map), "r"(0), "r"(second), "r"(third), "r"(barrier), "l"(policy)
+      : "memory");
 }
 
 }  // namespace nibble::cuda

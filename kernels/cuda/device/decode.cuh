@@ -122,8 +122,7 @@ struct Fp8Format {
   }
   __device__ static float Code(Raw raw, const float*, int i, float) {
     const uint32_t word = i < 4 ? raw.x : raw.y;
-    const int byte = ((i & 1) << 1) | ((i >> 1) & 1);  // inputs 0, 2, 1, 3
-    return E4M3ToFloat((word >> (8 * byte)) & 0xFFu);
+    return E4M3ToFloat((word >> (8 * (i % 4))) & 0xFFu);
   }
 };
 

@@ -9,19 +9,22 @@ namespace nibble::cuda {
 
 inline constexpr int kDequantizeUnitsThreads = 256;
 
-// How a thread reads a unit: the words of rows g and g + 8 that hold inputs 8 * chunk to 8 * chunk
-// + 7 lie side by side, `Pair`. Sixteen lanes that take the chunks of one g read whole 128-byte
-// lines, and each of their stores fills 256 bytes of a row.
+// How a thread reads a unit: `Pair` is the words of rows g and g + 8 that hold inputs 8 * chunk to
+// 8
+// * chunk + 7. Sixteen lanes that take the chunks of one g read whole 128-byte lines, and each of
+// their stores fills 256 bytes of a row.
 struct TableUnits {
   using Pair = uint2;
   using Word = uint32_t;
-  static constexpr int64_t kBytes = 1024;
   static constexpr bool kHasTable = true;
   static constexpr bool kHasZeroPoints = false;
   static constexpr bool kHasGridScales = false;
 
-  __device__ static int Offset(int g, int chunk) {
-    return (chunk >> 3) * 512 + g * 64 + (chunk & 3) * 16 + ((chunk >> 2) & 1) * 8;
+  // The two words lie side by side.
+  __device__ static Pair Load(const WeightView& w, int32_t tile, int32_t unit, int g, int chunk) {
+    const int offset = (chunk >> 3) * 512 + g * 64 + (chunk & 3) * 16 + ((chunk >> 2) & 1) * 8;
+    const int64_t at = (static_cast<int64_t>(tile) * w.units + unit) * 1024 + offset;
+    return __ldcs(reinterpret_cast<const Pair*>(static_cast<const char*>(w.codes) + at));
   }
   __device__ static Word Of(const Pair& pair, int row) { return row == 0 ? pair.x : pair.y; }
   // Four inputs of a word from input 4 * half on, where Decode expects the first.
@@ -61,13 +64,16 @@ struct Int4Units : TableUnits {
 struct Fp8Units {
   using Pair = uint4;
   using Word = uint2;
-  static constexpr int64_t kBytes = 2048;
   static constexpr bool kHasTable = false;
   static constexpr bool kHasZeroPoints = false;
   static constexpr bool kHasGridScales = true;
 
-  __device__ static int Offset(int g, int chunk) {
-    return (chunk >> 2) * 512 + g * 64 + (chunk & 3) * 16;
+  __device__ static Pair Load(const WeightView& w, int32_t tile, int32_t unit, int g, int chunk) {
+    const char* low = static_cast<const char*>(w.codes) +
+                      ByteOffset(w, tile * kUnitRows + g, unit * kUnitInputs + chunk * 8);
+    const Word a = __ldcs(reinterpret_cast<const Word*>(low));
+    const Word b = __ldcs(reinterpret_cast<const Word*>(low + int64_t{8} * w.units * kUnitInputs));
+    return make_uint4(a.x, a.y, b.x, b.y);
   }
   __device__ static Word Of(const Pair& pair, int row) {
     return row == 0 ? make_uint2(pair.x, pair.y) : make_uint2(pair.z, pair.w);
@@ -80,13 +86,13 @@ struct Fp8Units {
   __device__ static void Decode(Word word, const float*, float, float (&v)[kCount]) {
 #pragma unroll
     for (int i = 0; i < kCount; i += 4) {
-      const uint32_t codes = i == 0 ? word.x : word.y;  // of inputs 0, 2, 1, 3
-      const float2 even = Widen(codes & 0xFFFFu);
-      const float2 odd = Widen(codes >> 16);
-      v[i] = even.x;
-      v[i + 1] = odd.x;
-      v[i + 2] = even.y;
-      v[i + 3] = odd.y;
+      const uint32_t codes = i == 0 ? word.x : word.y;
+      const float2 first = Widen(codes & 0xFFFFu);
+      const float2 second = Widen(codes >> 16);
+      v[i] = first.x;
+      v[i + 1] = first.y;
+      v[i + 2] = second.x;
+      v[i + 3] = second.y;
     }
   }
 
@@ -177,13 +183,10 @@ __global__ void __launch_bounds__(kDequantizeUnitsThreads)
   typename Units::Pair pair[kSteps] = {};
   ScalePairBits scales[kSteps];
   if (k < w.k && first_row < w.n) {
-    const char* codes = static_cast<const char*>(w.codes) +
-                        (static_cast<int64_t>(tile) * w.units + unit_of_tile) * Units::kBytes;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int g = first_g + step * kRowsOfWarp;
-      pair[step] =
-          __ldcs(reinterpret_cast<const typename Units::Pair*>(codes + Units::Offset(g, chunk)));
+      pair[step] = Units::Load(w, tile, unit_of_tile, g, chunk);
       scales[step] = LoadScalePair<Units>(w, first_row + g, k);
     }
   }

@@ -9,7 +9,8 @@
 //
 //   device memory   x, codes, scales, zero points
 //        | tensor copies, complete on `full`
-//   ring            [stage]: x [2][kColumns][64] with the 128-byte swizzle | codes [tile] | scales |
+//   ring            [stage]: x [2][kColumns][64] with the 128-byte swizzle | codes [tile] | scales
+//   |
 //        |          zero points; given back on `empty`
 //   registers       decode -> wgmma m64 x kColumns x k16 -> sums * scales -> totals
 //        |
@@ -30,18 +31,17 @@ inline constexpr int kWgmmaMaxStages = 12;
 inline constexpr int kWgmmaRows = 64;  // of a warpgroup
 inline constexpr int kWgmmaAlign = 1024;
 
-// kColumns: rows of x of a block. kGroups: multiplying warpgroups. kHeight: times 64 outputs of each
-// of them. kScaled: weights are scaled before they are multiplied, and rounded once more for it.
-template <int kColumns_, int kGroups_, int kHeight_ = 1, bool kScaled_ = false>
+// kColumns: rows of x of a block. kGroups: multiplying warpgroups. kScaled: weights are scaled
+// before they are multiplied, and rounded once more for it.
+template <int kColumns_, int kGroups_, bool kScaled_ = false>
 struct WgmmaShape {
   static constexpr int kColumns = kColumns_;
   static constexpr int kGroups = kGroups_;
-  static constexpr int kHeight = kHeight_;
   static constexpr bool kScaled = kScaled_;
-  static constexpr int kRows = kGroups * kHeight * kWgmmaRows;
+  static constexpr int kRows = kGroups * kWgmmaRows;
   static constexpr int kTiles = kRows / kUnitRows;
   static constexpr int kMultiplying = kGroups * 128;  // threads
-  static constexpr int kVectors = kHeight * kColumns / 8;  // of 4 sums, of a thread
+  static constexpr int kVectors = kColumns / 8;       // of 4 sums, of a thread
   // Fragments of 32 inputs instead of 64 leave registers for the sums.
   static constexpr bool kSmallParts = kGroups == 4 && (kScaled || kColumns > 32);
   // The producer is a warpgroup too, so that it can pass its registers on.
@@ -66,6 +66,10 @@ struct WgmmaStage {
   static constexpr int kBytes = (kFilled + kWgmmaAlign - 1) / kWgmmaAlign * kWgmmaAlign;
 };
 
+// `value`, which all lanes of the warp have, as something the compiler knows they have: it then
+// keeps what follows from it, operands of wgmma above all, in uniform registers.
+__device__ inline int32_t OfWarp(int32_t value) { return __shfl_sync(0xFFFFFFFFu, value, 0); }
+
 // What a block does: tiles of its own, whole, and before them an equal share of the units of the
 // tiles that are left over, which blocks share.
 struct WgmmaWork {
@@ -80,7 +84,7 @@ struct WgmmaWork {
   // Where the share of block `block` begins, in units of the shared tiles.
   __device__ static int32_t ShareBegin(const WgmmaArgs& args, int32_t units, int64_t block) {
     const int64_t all = static_cast<int64_t>(args.tiles - args.whole_tiles) * units;
-    return static_cast<int32_t>(all * block / args.blocks);
+    return OfWarp(static_cast<int32_t>(all * block / args.blocks));
   }
   // The block whose share holds this unit.
   __device__ static int32_t BlockOf(const WgmmaArgs& args, int32_t units, int64_t unit) {
@@ -133,27 +137,26 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
                                      const WgmmaMaps& maps, uint32_t ring, uint32_t full,
                                      uint32_t empty) {
   using Stage = WgmmaStage<Unit, Shape>;
-  const uint64_t once = args.column_tiles == 1 ? EvictFirstPolicy() : EvictNormalPolicy();
-  const uint64_t again = EvictNormalPolicy();
+  const uint64_t once = args.column_tiles == 1 ? EvictFirstPolicy() : UnchangedPolicy();
   const auto copy_weights = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
     const uint32_t barrier = full + stage * 8;
     const int32_t tile16 = tile / args.column_tiles * Shape::kTiles;
     ArriveExpecting(barrier, Stage::kFilled);
-    TensorCopy3(to + Stage::kCodesAt, &maps.codes, 0, unit, tile16, barrier, once);
+    TensorCopyUnitsOnce(to + Stage::kCodesAt, maps.codes, unit, tile16, barrier, once);
     constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
-    TensorCopy2(to + Stage::kScalesAt, &maps.scales, unit * kScalesOfUnit, tile16, barrier, once);
+    TensorCopyOnce(to + Stage::kScalesAt, maps.scales, unit * kScalesOfUnit, tile16, barrier, once);
     if constexpr (Unit::kZeroBytes > 0) {
-      TensorCopy2(to + Stage::kZerosAt, &maps.zero_points, unit * Unit::kZeroBytes, tile16,
-                  barrier, once);
+      TensorCopyOnce(to + Stage::kZerosAt, maps.zero_points, unit * Unit::kZeroBytes, tile16,
+                     barrier, once);
     }
   };
   const auto copy_x = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
     const uint32_t barrier = full + stage * 8;
     const int32_t row = tile % args.column_tiles * Shape::kColumns;
-    TensorCopy2(to, &maps.x, unit * kUnitInputs, row, barrier, again);
-    TensorCopy2(to + Stage::kHalfBytes, &maps.x, unit * kUnitInputs + 64, row, barrier, again);
+    TensorCopy(to, maps.x, unit * kUnitInputs, row, barrier);
+    TensorCopy(to + Stage::kHalfBytes, maps.x, unit * kUnitInputs + 64, row, barrier);
   };
   WgmmaWork work(args, w.units);
   if (!work.Next(args, w.units)) return;
@@ -184,7 +187,7 @@ __device__ inline void AddScaled(float (&totals)[kSize], const float (&sums)[kSi
 }
 
 // Totals of a warpgroup's 64 outputs to y, of type Out, element by element.
-template <class Unit, class Out, int kColumns>
+template <class Out, int kColumns>
 __device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
                                      const float (&totals)[kColumns / 2], int32_t n, int32_t row) {
 #pragma unroll
@@ -197,7 +200,7 @@ __device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
       const int of_x = i / 2 * 8 + i % 2;
-      const float sum = __fmul_rn(totals[i / 2 * 4 + i % 2 + 2 * high], Unit::kUnscale);
+      const float sum = __fmul_rn(totals[i / 2 * 4 + i % 2 + 2 * high], args.unscale);
       if (row + of_x < args.m) to[of_x * args.y_stride] = FromFloat<Out>(__fadd_rn(sum, bias));
     }
   }
@@ -205,7 +208,7 @@ __device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
 
 // The same through shared memory, 16 bytes a store, for 16-bit Out where every row of y and its
 // length are multiples of 16 bytes. `staging` is this warpgroup's own.
-template <class Unit, class Out, class Shape>
+template <class Out, class Shape>
 __device__ inline void StoreRows(const WeightView& w, const WgmmaArgs& args,
                                  const float (&totals)[Shape::kColumns / 2], int32_t n, int32_t row,
                                  uint32_t staging) {
@@ -229,7 +232,7 @@ __device__ inline void StoreRows(const WeightView& w, const WgmmaArgs& args,
 #pragma unroll
     for (int i = 0; i < kStep / 2; ++i) {
       const int high = i / 2 % 2;
-      const float sum = __fmul_rn(totals[first / 2 + i], Unit::kUnscale);
+      const float sum = __fmul_rn(totals[first / 2 + i], args.unscale);
       const Out rounded = FromFloat<Out>(__fadd_rn(sum, bias[high]));
       StoreShared2Bytes(to + (i / 4 * 8 + i % 2) * kPitch + high * 16,
                         *reinterpret_cast<const uint16_t*>(&rounded));
@@ -250,7 +253,7 @@ __device__ inline void StoreRows(const WeightView& w, const WgmmaArgs& args,
 }
 
 // n: the warpgroup's first output. row: the tile's first row of x.
-template <class Unit, class Shape>
+template <class Shape>
 __device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
                                    const float (&totals)[Shape::kColumns / 2], int32_t n,
                                    int32_t row, uint32_t staging) {
@@ -260,21 +263,21 @@ __device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
   constexpr bool kStaged = Shape::kStagedColumns > 0;
   const bool bf16 = args.y_type == Element::kBF16;
   if (args.y_type == Element::kF32) {
-    StoreElements<Unit, float, Shape::kColumns>(w, args, totals, own_n, own_row);
+    StoreElements<float, Shape::kColumns>(w, args, totals, own_n, own_row);
   } else if (kStaged && args.vector_y) {
     if constexpr (kStaged) {
-      if (bf16) StoreRows<Unit, __nv_bfloat16, Shape>(w, args, totals, n, row, staging);
-      if (!bf16) StoreRows<Unit, __half, Shape>(w, args, totals, n, row, staging);
+      if (bf16) StoreRows<__nv_bfloat16, Shape>(w, args, totals, n, row, staging);
+      if (!bf16) StoreRows<__half, Shape>(w, args, totals, n, row, staging);
     }
   } else if (bf16) {
-    StoreElements<Unit, __nv_bfloat16, Shape::kColumns>(w, args, totals, own_n, own_row);
+    StoreElements<__nv_bfloat16, Shape::kColumns>(w, args, totals, own_n, own_row);
   } else {
-    StoreElements<Unit, __half, Shape::kColumns>(w, args, totals, own_n, own_row);
+    StoreElements<__half, Shape::kColumns>(w, args, totals, own_n, own_row);
   }
 }
 
-// Where a block's sums of its share of a tile lie, 4 of a thread's at a time. It has two places: for
-// the tile that it begins and for another.
+// Where a block's sums of its share of a tile lie, 4 of a thread's at a time. It has two places:
+// for the tile that it begins and for another.
 template <class Shape>
 __device__ inline float4* ShareOf(const WgmmaArgs& args, int32_t block, bool begins, int vector) {
   const int64_t index =
@@ -284,8 +287,7 @@ __device__ inline float4* ShareOf(const WgmmaArgs& args, int32_t block, bool beg
 
 template <class Shape>
 __device__ inline void StoreShare(const WgmmaArgs& args, bool begins,
-                                  const float (&sums)[Shape::kHeight][Shape::kColumns / 2]) {
-  const float* from = &sums[0][0];
+                                  const float (&from)[Shape::kColumns / 2]) {
 #pragma unroll
   for (int i = 0; i < Shape::kVectors; ++i) {
     __stcg(ShareOf<Shape>(args, blockIdx.x, begins, i),
@@ -293,8 +295,9 @@ __device__ inline void StoreShare(const WgmmaArgs& args, bool begins,
   }
 }
 
-// The shares of a tile added in the order of K, to y. A block for each tile and 4 of a thread's sums.
-template <class Unit, class Shape>
+// The shares of a tile added in the order of K, to y. A block for each tile and 4 of a thread's
+// sums.
+template <class Shape>
 __global__ void __launch_bounds__(Shape::kMultiplying)
     AddSharesKernel(const __grid_constant__ WeightView w, const __grid_constant__ WgmmaArgs args) {
   LaunchDependents();
@@ -317,18 +320,14 @@ __global__ void __launch_bounds__(Shape::kMultiplying)
   const int32_t tile = args.whole_tiles + of_shared;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int kOfHeight = Shape::kColumns / 8;
-  const int32_t n = tile / args.column_tiles * Shape::kRows +
-                    (warp / 4 * Shape::kHeight + vector / kOfHeight) * kWgmmaRows +
-                    warp % 4 * kUnitRows + lane / 4;
-  const int32_t row =
-      tile % args.column_tiles * Shape::kColumns + vector % kOfHeight * 8 + lane % 4 * 2;
+  const int32_t n = tile / args.column_tiles * Shape::kRows + warp * kUnitRows + lane / 4;
+  const int32_t row = tile % args.column_tiles * Shape::kColumns + vector * 8 + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int32_t output = n + i / 2 * 8;
     if (output >= w.n || row + i % 2 >= args.m) continue;
     const float bias = w.bias == nullptr ? -0.0f : w.bias[output];
-    const float sum = __fadd_rn(__fmul_rn(sums[i], Unit::kUnscale), bias);
+    const float sum = __fadd_rn(__fmul_rn(sums[i], args.unscale), bias);
     StoreElement(args.y, args.y_type, (row + i % 2) * args.y_stride + output, sum);
   }
 }
@@ -371,11 +370,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Stage = WgmmaStage<Unit, Shape>;
   constexpr int kColumns = Shape::kColumns;
-  constexpr int kHeight = Shape::kHeight;
   constexpr int kScales = Unit::kScalesPerUnit;
-  static_assert(Shape::kScaled || kHeight == 1, "totals take the registers of a second height");
   constexpr int kParts = kScales > 2 || Shape::kSmallParts ? 4 : 2;  // of a unit, in turn
-  constexpr int kBlocks = 4 / kParts;  // of 32 inputs in a part
+  constexpr int kBlocks = 4 / kParts;                                // of 32 inputs in a part
   extern __shared__ __align__(1024) uint32_t shared_words[];
   __shared__ WgmmaBarriers barriers;
   const uint32_t full = SharedAddress(barriers.full);
@@ -384,8 +381,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                         kWgmmaAlign * kWgmmaAlign;
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  const uint32_t staging =
-      ring + args.stages * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
+  const uint32_t staging = ring + args.stages * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
     for (int stage = 0; stage < args.stages; ++stage) {
@@ -406,96 +402,87 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   TakeRegisters<Shape::kRegisters>();
   WaitForDependencies();  // of y and the shares
 
-  const int first_tile = warp / 4 * 4 * kHeight + warp % 4;  // of 16 outputs; kHeight of them
-  const uint32_t codes_at = ring + Stage::kCodesAt + first_tile * Unit::kCodeBytes + lane * 16;
-  const uint32_t scales_at = ring + Stage::kScalesAt + first_tile * Unit::kScaleBytes +
-                             lane / 4 * Unit::kRowScaleBytes;
-  const uint32_t zeros_at = ring + Stage::kZerosAt + first_tile * Unit::kZeroBytes + lane / 4 * 2;
+  const uint32_t codes_at = ring + Stage::kCodesAt + warp * Unit::kCodeBytes + lane * 16;
+  const uint32_t scales_at =
+      ring + Stage::kScalesAt + warp * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes;
+  const uint32_t zeros_at = ring + Stage::kZerosAt + warp * Unit::kZeroBytes + lane / 4 * 2;
   const int stages = Kept(args.stages);
   const auto give_back = [&](int stage) {
     __syncwarp();
     if (lane == 0) Arrive(empty + stage * 8);
   };
   WgmmaSlot slot;
-  float sums[kHeight][kColumns / 2];
+  float sums[kColumns / 2];
   float totals[Shape::kScaled ? 1 : kColumns / 2];
   uint32_t a[2][kBlocks * 2][4];
   WgmmaWork work(args, w.units);
   while (work.Next(args, w.units)) {
     if constexpr (Shape::kScaled) {
 #pragma unroll
-      for (int i = 0; i < kHeight * kColumns / 2; ++i) (&sums[0][0])[i] = 0.0f;
+      for (int i = 0; i < kColumns / 2; ++i) sums[i] = 0.0f;
     } else {
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) totals[i] = 0.0f;
     }
     float2 scale = {};  // of the sums
-    int before = -1;             // the stage that they are of
+    int before = -1;    // the stage that they are of
     for (int32_t unit = work.first; unit < work.end; ++unit) {
       const uint32_t offset = slot.stage * Stage::kBytes;
       WaitBarrier(full + slot.stage * 8, slot.parity);
-      Unit now[kHeight];
-#pragma unroll
-      for (int h = 0; h < kHeight; ++h) {
-        now[h].Load(codes_at + offset + h * 4 * Unit::kCodeBytes,
-                    scales_at + offset + h * 4 * Unit::kScaleBytes,
-                    zeros_at + offset + h * 4 * Unit::kZeroBytes);
-      }
-      const uint64_t x = SwizzledOperand(ring + offset);
+      Unit now;
+      now.Load(codes_at + offset, scales_at + offset, zeros_at + offset);
+      const uint64_t x = SwizzledOperand(OfWarp(ring + offset));
       if constexpr (Shape::kScaled) {
-        // Two turns a half of a unit: its halves, or its outputs'. The sets of fragments take turns
-        // too; with more than two of them in a loop the compiler would wait after every wgmma.
+        // Two parts a half of a unit: with more than two in a loop the compiler finds no way to
+        // keep their fragments apart, and waits after every wgmma.
+        constexpr int kSteps = kBlocks * 2;
 #pragma unroll 1
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
-          for (int turn = 0; turn < 2; ++turn) {
-            constexpr int kSteps = kBlocks * 2;
-            const int h = kHeight > 1 ? turn : 0;
-            const int part = kHeight > 1 ? 0 : turn;
-            DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now[h], part, a[turn]);
-            HoldRegisters(sums[h]);
-            HoldRegisters(a[turn]);
+          for (int part = 0; part < 2; ++part) {
+            DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now, part, a[part]);
+            HoldRegisters(sums);
+            HoldRegisters(a[part]);
             WgmmaFence();
 #pragma unroll
             for (int i = 0; i < kSteps; ++i) {
-              Wgmma(Pairs{}, sums[h], a[turn][i],
+              Wgmma(Pairs{}, sums, a[part][i],
                     x + half * (Stage::kHalfBytes >> 4) + (part * kSteps + i) * kSwizzledStep, 1);
             }
             WgmmaCommit();
             WgmmaWait<1>();
-            HoldRegisters(a[1 - turn]);
-            if (turn == 0 && half == 0 && before >= 0) give_back(before);
+            HoldRegisters(a[1 - part]);
+            if (part == 0 && half == 0 && before >= 0) give_back(before);
           }
-#pragma unroll
-          for (int h = 0; h < kHeight; ++h) now[h].NextHalf();
+          now.NextHalf();
         }
       } else {
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           auto& fragments = a[part % 2];
-          DecodePart<Pairs, Unit, false, kBlocks>(w, shared_words, now[0], part, fragments);
+          DecodePart<Pairs, Unit, false, kBlocks>(w, shared_words, now, part, fragments);
           const bool starts = part * kScales % kParts == 0;
           if (starts && (part > 0 || before >= 0)) {
             WgmmaWait<0>();
-            HoldRegisters(sums[0]);
+            HoldRegisters(sums);
             HoldRegisters(a[(part + 1) % 2]);
             if (part == 0) give_back(before);
-            AddScaled(totals, sums[0], scale);
+            AddScaled(totals, sums, scale);
           }
-          HoldRegisters(sums[0]);
+          HoldRegisters(sums);
           HoldRegisters(fragments);
           WgmmaFence();
 #pragma unroll
           for (int i = 0; i < kBlocks * 2; ++i) {
             const int at = part * kBlocks * 2 + i;  // of 16 inputs
-            Wgmma(Pairs{}, sums[0], fragments[i],
+            Wgmma(Pairs{}, sums, fragments[i],
                   x + at / 4 * (Stage::kHalfBytes >> 4) + at % 4 * kSwizzledStep,
                   starts && i == 0 ? 0 : 1);
           }
           WgmmaCommit();
           WgmmaWait<1>();
           HoldRegisters(a[(part + 1) % 2]);
-          scale = now[0].Scale(w, part * kScales / kParts);
+          scale = now.Scale(w, part * kScales / kParts);
         }
       }
       before = slot.stage;
@@ -503,25 +490,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
     WgmmaWait<0>();
     if (before >= 0) give_back(before);
-#pragma unroll
-    for (int h = 0; h < kHeight; ++h) HoldRegisters(sums[h]);
-    const int32_t n = work.tile / args.column_tiles * Shape::kRows +
-                      warp / 4 * kHeight * kWgmmaRows;
-    const int32_t row = work.tile % args.column_tiles * kColumns;
+    HoldRegisters(sums);
     if constexpr (!Shape::kScaled) {
-      AddScaled(totals, sums[0], scale);
+      AddScaled(totals, sums, scale);
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) sums[0][i] = totals[i];
+      for (int i = 0; i < kColumns / 2; ++i) sums[i] = totals[i];
     }
-    const bool whole = work.end - work.first == w.units;
-    if (!whole) {
+    if (work.end - work.first < w.units) {
       StoreShare<Shape>(args, work.first == 0, sums);
       continue;
     }
-#pragma unroll
-    for (int h = 0; h < kHeight; ++h) {
-      StoreTotals<Unit, Shape>(w, args, sums[h], n + h * kWgmmaRows, row, staging);
-    }
+    const int32_t n = work.tile / args.column_tiles * Shape::kRows + warp / 4 * kWgmmaRows;
+    StoreTotals<Shape>(w, args, sums, n, work.tile % args.column_tiles * kColumns, staging);
   }
 #endif
 }

@@ -16,19 +16,24 @@ namespace nibble::cuda {
 
 inline constexpr int kGemvWarps = 16;
 
-// Columns of x that a thread needs of one unit: 16 bytes for each 32 inputs and 8 rows.
-template <int kColumns>
+// Columns of x that a thread needs of one unit: 16 bytes for each 32 inputs and 8 rows, in the
+// order of Inputs.
+template <class Inputs, int kColumns>
 struct Fragments {
   uint4 part[kColumns][4];
 
   __device__ void Load(const GemvArgs& args, int32_t unit, int lane) {
 #pragma unroll
     for (int column = 0; column < kColumns; ++column) {
-      const auto* from = static_cast<const uint16_t*>(args.x) +
-                         Row(args, column, lane) * args.x_stride + unit * kUnitInputs +
-                         lane % 4 * 8;
+      const auto* row = static_cast<const uint16_t*>(args.x) +
+                        Row(args, column, lane) * args.x_stride + unit * kUnitInputs;
+      const char* from = reinterpret_cast<const char*>(row) + Inputs::Offset(lane);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) part[column][i] = *reinterpret_cast<const uint4*>(from + i * 32);
+      for (int i = 0; i < 4; ++i) {
+        part[column][i] =
+            Inputs::Part([&](int at) { return *reinterpret_cast<const uint4*>(from + at); },
+                         [&](int at) { return *reinterpret_cast<const uint2*>(from + at); }, i);
+      }
     }
   }
   __device__ uint4 Part(int column, int i) const { return part[column][i]; }
@@ -145,6 +150,7 @@ __device__ inline void AddWarps(const WeightView& w, const GemvArgs& args, int64
 #pragma unroll
     for (int i = 0; i < kGemvWarps; ++i) sum = __fadd_rn(sum, from[i * kWarpPitch]);
     sum = __fmul_rn(sum, unscale);
+    if (args.x_scales != nullptr) sum = __fmul_rn(sum, args.x_scales[row * args.x_scales_stride]);
     if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
     StoreElement(args.y, args.y_type, row * args.y_stride + n, sum);
   }
@@ -167,7 +173,7 @@ __global__ void __launch_bounds__(kGemvWarps * 32, 1)
   // Slots of a tile: a warp's units, filled up to whole rounds of its registers.
   const int rounds = (w.units + kGemvWarps * kDepth - 1) / (kGemvWarps * kDepth);
 
-  Fragments<kColumns> x[kHeld ? kDepth : 1];
+  Fragments<typename Unit::Inputs, kColumns> x[kHeld ? kDepth : 1];
   if constexpr (kHeld) {
 #pragma unroll
     for (int slot = 0; slot < kDepth; ++slot) {

@@ -78,7 +78,16 @@ struct RingStage {
   static constexpr int kScalesAt = kUnits * Unit::kCodeBytes;
   static constexpr int kZerosAt = kScalesAt + kUnits * Unit::kScaleBytes;
   static constexpr int kBytes = kZerosAt + kUnits * Unit::kZeroBytes;  // x, if staged, follows
+  // From the codes of a tile's unit to those of the next unit, and of the next tile.
+  static constexpr int kUnitPitch = Unit::kCodeBytes * (Unit::kBoxed ? Shape::kTiles : 1);
+  static constexpr int kTilePitch = Unit::kCodeBytes * (Unit::kBoxed ? 1 : Shape::kStageUnits);
 };
+
+// Boxes lie at multiples of this many bytes.
+inline constexpr int kRingBoxAlign = 1024;
+// What the launch asks for beyond the layout, so that the ring can be moved there.
+template <class Unit>
+inline constexpr int kRingSlackBytes = Unit::kBoxed ? kRingBoxAlign : 0;
 
 // Bytes of a row of x in a stage, and of a resident one.
 template <class Shape>
@@ -110,6 +119,8 @@ struct RingLayout {
     ring_offset = x_offset + (resident ? m * RingResidentRowBytes(units) : 0);
     stage_bytes = RingStage<Unit, Shape>::kBytes;
     if (!Shape::kHeldX && !ring.x_resident) stage_bytes += m * RingStagedRowBytes<Shape>();
+    if (Unit::kBoxed)
+      stage_bytes = (stage_bytes + kRingBoxAlign - 1) / kRingBoxAlign * kRingBoxAlign;
   }
   __host__ __device__ int Bytes(int stages) const { return ring_offset + stages * stage_bytes; }
 };
@@ -160,7 +171,12 @@ struct Ring {
         partial_empty(barriers + kRingPartialEmptyAt),
         tiles16((weight.n + kUnitRows - 1) / kUnitRows),
         tiles((tiles16 + Shape::kTiles - 1) / Shape::kTiles),
-        rounds((weight.units + Shape::kWarps - 1) / Shape::kWarps) {}
+        rounds((weight.units + Shape::kWarps - 1) / Shape::kWarps) {
+    if constexpr (Unit::kBoxed) {
+      const uint32_t ring_at = SharedAddress(shared) + layout.ring_offset;
+      shared += -ring_at % kRingBoxAlign;
+    }
+  }
 
   __device__ char* Stage(int stage) const {
     return shared + layout.ring_offset + stage * layout.stage_bytes;
@@ -180,6 +196,7 @@ struct Ring {
 template <class Unit, class Shape>
 struct RingProducer {
   const Ring<Unit, Shape>& r;
+  const typename Unit::Map& map;
   const int lane;
   const uint64_t once;
 
@@ -191,6 +208,19 @@ struct RingProducer {
     const int units = max(0, min(kUnits, r.w.units - first));
     const int parts = min(Shape::kTiles, r.tiles16 - tile * Shape::kTiles);
     const uint32_t full = SharedAddress(r.full + stage);
+    if constexpr (Unit::kBoxed) {
+      if (lane == 0) {
+        int bytes = units > 0 ? RingStage<Unit, Shape>::kBytes : 0;
+        if (r.Staged()) bytes += r.args.m * units * kUnitInputs * 2;
+        ArriveExpecting(full, bytes);
+        if (units > 0) {
+          TensorCopyUnitsOnce(SharedAddress(r.Stage(stage)), map, tile * Shape::kTiles * kUnitRows,
+                              first, full, once);
+        }
+      }
+      __syncwarp();
+      return;
+    }
     if (lane == 0) {
       int bytes = parts * units * (Unit::kCodeBytes + Unit::kScaleBytes + Unit::kZeroBytes);
       if (r.Staged()) bytes += r.args.m * units * kUnitInputs * 2;
@@ -316,6 +346,9 @@ __device__ inline void ReducePartials(const Ring<Unit, Shape>& r, int thread) {
         const int scale = r.w.rows_per_scale == 1 ? n : 0;
         sum = __fmul_rn(sum, static_cast<const float*>(r.w.scales)[scale]);
       }
+      if (r.args.x_scales != nullptr) {
+        sum = __fmul_rn(sum, r.args.x_scales[row * r.args.x_scales_stride]);
+      }
       if (r.w.bias != nullptr) sum = __fadd_rn(sum, r.w.bias[n]);
       StoreElement(r.args.y, r.args.y_type, row * r.args.y_stride + n, sum);
     }
@@ -345,11 +378,12 @@ __device__ inline void StorePartials(const float (&sums)[Shape::kTiles][Shape::k
 }
 
 // x in shared memory, as MultiplyUnits asks for it.
-template <int kColumns>
+template <class Inputs, int kColumns>
 struct SharedFragments {
   uint32_t rows_at[kColumns];
   __device__ uint4 Part(int column, int i) const {
-    return LoadShared16Bytes(rows_at[column] + i * 64);
+    return Inputs::Part([&](int at) { return LoadShared16Bytes(rows_at[column] + at); },
+                        [&](int at) { return LoadShared8Bytes(rows_at[column] + at); }, i);
   }
 };
 
@@ -357,7 +391,8 @@ struct SharedFragments {
 template <class Pairs, class Unit, class Shape>
 __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     GemvRingKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args,
-                   const __grid_constant__ RingArgs ring_args) {
+                   const __grid_constant__ RingArgs ring_args,
+                   const __grid_constant__ typename Unit::Map map) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kColumns = Shape::kColumns;
   constexpr int kTiles = Shape::kTiles;
@@ -369,12 +404,13 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   const int lane = threadIdx.x % 32;
   // Known to be the same for the whole warp: branches on it need no reconvergence.
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  const RingProducer<Unit, Shape> producer{ring, lane, EvictFirstPolicy()};
+  const RingProducer<Unit, Shape> producer{ring, map, lane, EvictFirstPolicy()};
   LaunchDependents();
 
   if (warp == Shape::kWarps) {
     // By one lane: a fence of all of them costs the launch 1.2 us.
     if (lane == 0) {
+      if constexpr (Unit::kBoxed) PrefetchMap(map);
       for (int stage = 0; stage < ring_args.stages; ++stage) {
         InitBarrier(SharedAddress(ring.full + stage), 1);
         InitBarrier(SharedAddress(ring.empty + stage), kStageUnits);
@@ -393,7 +429,8 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   }
   if (warp < Shape::kWarps) Unit::FillTable(w, shared_words, Shape::kWarps * 32);
   WaitForDependencies();
-  Fragments<kColumns> x[Shape::kHeldX ? Shape::kHeld : 1];
+  using Held = Fragments<typename Unit::Inputs, kColumns>;
+  Held x[Shape::kHeldX ? Shape::kHeld : 1];
   if constexpr (Shape::kHeldX) {
     if (warp < Shape::kWarps) {
 #pragma unroll
@@ -419,7 +456,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   const int stage_bytes = Kept(ring.layout.stage_bytes);
   const int of_stage = warp % kStageUnits;
   const uint32_t ring_at = Kept(SharedAddress(ring.shared)) + ring.layout.ring_offset;
-  const uint32_t codes_at = Kept(ring_at + of_stage * Unit::kCodeBytes + lane * 16);
+  const uint32_t codes_at = Kept(ring_at + of_stage * Stage::kUnitPitch + Unit::CodesOffset(lane));
   const uint32_t scales_at = Kept(ring_at + Stage::kScalesAt + of_stage * Unit::kScaleBytes +
                                   lane / 4 * Unit::kRowScaleBytes);
   const uint32_t zeros_at = ring_at + Stage::kZerosAt + of_stage * Unit::kZeroBytes + lane / 4 * 2;
@@ -429,12 +466,12 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   uint32_t rows_at[kColumns];
 #pragma unroll
   for (int column = 0; column < kColumns; ++column) {
-    const int row = Fragments<kColumns>::Row(args, column, lane);
+    const int row = Held::Row(args, column, lane);
     const uint32_t at = staged ? ring_at + RingStage<Unit, Shape>::kBytes +
                                      row * RingStagedRowBytes<Shape>() + of_stage * kUnitInputs * 2
                                : SharedAddress(ring.shared) + ring.layout.x_offset +
                                      row * RingResidentRowBytes(w.units) + warp * kUnitInputs * 2;
-    rows_at[column] = Kept(at + lane % 4 * 16);
+    rows_at[column] = Kept(at + Unit::Inputs::Offset(lane));
   }
 
   // A stage is taken (waited for, its weights loaded), used (with its x), and given back.
@@ -447,7 +484,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     if (real) {
 #pragma unroll
       for (int part = 0; part < kTiles; ++part) {
-        units[part].Load(codes_at + stage + part * kStageUnits * Unit::kCodeBytes,
+        units[part].Load(codes_at + stage + part * Stage::kTilePitch,
                          scales_at + stage + part * kStageUnits * Unit::kScaleBytes,
                          zeros_at + stage + part * kStageUnits * Unit::kZeroBytes);
       }
@@ -474,8 +511,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     // With a depth of 2 the two sets of registers take turns, across tiles too: while `now` is
     // multiplied `next` is loaded. A tile has an even number of turns, so that it is known which is
     // which; some may be no rounds.
-    const auto turn = [&](int round, Unit(&now)[kTiles], Unit(&next)[kTiles],
-                          const Fragments<kColumns>& held) {
+    const auto turn = [&](int round, Unit(&now)[kTiles], Unit(&next)[kTiles], const Held& held) {
       const int next_round = round + 1 == turns ? 0 : round + 1;
       if (kDepth == 1 && round < rounds) take(now, round < my_rounds);
       if (!staged && round < rounds) give_back();
@@ -494,7 +530,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
           }
           const uint32_t offset =
               staged ? used.stage * stage_bytes : round * Shape::kWarps * kUnitInputs * 2;
-          SharedFragments<kColumns> fragments;
+          SharedFragments<typename Unit::Inputs, kColumns> fragments;
 #pragma unroll
           for (int column = 0; column < kColumns; ++column) {
             fragments.rows_at[column] = rows_at[column] + offset;

@@ -15,6 +15,47 @@ __device__ inline uint4 LoadStreaming(const void* from) {
   return v;
 }
 
+__device__ inline uint2 LoadStreaming8Bytes(const void* from) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from));
+  return v;
+}
+
+// How a thread's part of x lies: of every 32 inputs and 8 rows 16 bytes, in the order in which a
+// unit's Decode gives the inputs. `Load16` and `Load8` load that many bytes from a byte offset from
+// the thread's row.
+//
+// Inputs 8t to 8t + 7 as they come.
+struct PlainInputs {
+  __device__ static int Offset(int lane) { return lane % 4 * 16; }
+  template <class Load16, class Load8>
+  __device__ static uint4 Part(Load16 load16, Load8, int i) {
+    return load16(i * 64);
+  }
+};
+
+// Pairs of inputs 0 and 2, 1 and 3, of the four from kPitch * t on and of the next: those kPitch =
+// 8 are eight in a row, those of 4 lie 16 inputs apart.
+template <int kPitch>
+struct EvenOddInputs {
+  __device__ static int Offset(int lane) { return lane % 4 * kPitch * 2; }
+  template <class Load16, class Load8>
+  __device__ static uint4 Part(Load16 load16, Load8 load8, int i) {
+    uint4 v;
+    if constexpr (kPitch == 8) {
+      v = load16(i * 64);
+    } else {
+      const uint2 first = load8(i * 64);
+      const uint2 second = load8(i * 64 + 32);
+      v = make_uint4(first.x, first.y, second.x, second.y);
+    }
+    return make_uint4(__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632),
+                      __byte_perm(v.z, v.w, 0x5410), __byte_perm(v.z, v.w, 0x7632));
+  }
+};
+
 // Scales of rows r and r + 8, as stored: 16-bit ones share `x`.
 __device__ inline uint2 LoadTiledScales(const WeightView& w, int64_t index) {
   if (w.scale_type == Element::kF32) {
@@ -41,6 +82,7 @@ __device__ inline float2 WidenScales(const WeightView& w, uint2 raw) {
 // Decode(i) gives the fragments of 32 inputs from 32 i on: `low` of row g, `high` of row g + 8.
 template <class Pairs, int kScales>
 struct Int4Unit {
+  using Inputs = PlainInputs;
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = Int4Words<Pairs>::kUnscale;
   static constexpr int kTableBytes = 0;
@@ -80,6 +122,7 @@ struct Int4Unit {
 // half as large. The values are rounded to the activations' type.
 template <class Pairs, int kScales, int kPitch = 256>
 struct TableUnit {
+  using Inputs = PlainInputs;
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = 1.0f;
   static constexpr int kTableBytes = 256 * kPitch;
@@ -123,12 +166,26 @@ struct TableUnit {
   }
 };
 
+// Words of two rows, four inputs each, as fragments: inputs 0 and 2 of a word, then 1 and 3 (see
+// EvenOddInputs).
+template <class Pairs>
+__device__ inline void DecodeFp8Words(uint32_t first, uint32_t second, uint32_t (&to)[4]) {
+  uint32_t pairs[2];
+  Fp8Words<Pairs>::Decode(first, pairs);
+  to[0] = pairs[0];
+  to[1] = pairs[1];
+  Fp8Words<Pairs>::Decode(second, pairs);
+  to[2] = pairs[0];
+  to[3] = pairs[1];
+}
+
 template <class Pairs>
 struct Fp8Unit {
+  using Inputs = EvenOddInputs<8>;
   static constexpr int kScalesPerUnit = 1;
   static constexpr float kUnscale = Fp8Words<Pairs>::kUnscale;
   static constexpr int kTableBytes = 0;
-  uint4 words[4];
+  uint2 words[2][4];  // of rows g and g + 8
   float2 scale;
 
   // The scale of row n, of the last row for those past it, which are not stored.
@@ -140,28 +197,22 @@ struct Fp8Unit {
 
   __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(const WeightView& w, int64_t tile, int32_t unit, int lane) {
-    const char* from = static_cast<const char*>(w.codes) + (tile * w.units + unit) * 2048;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = LoadStreaming(from + i * 512 + lane * 16);
     const int64_t n = tile * kUnitRows + lane / 4;
+    const char* from = static_cast<const char*>(w.codes) +
+                       ByteOffset(w, static_cast<int32_t>(n), unit * kUnitInputs) + lane % 4 * 8;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[row][i] = LoadStreaming8Bytes(from + i * 32);
+      from += int64_t{8} * w.units * kUnitInputs;
+    }
     scale = {__ldg(ScaleOf(w, n, unit)), __ldg(ScaleOf(w, n + 8, unit))};
   }
   __device__ float2 Scale(const WeightView&, int) const { return scale; }
   __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) const {
-    uint32_t pairs[2];
-    Fp8Words<Pairs>::Decode(words[i].x, pairs);
-    low[0] = pairs[0];
-    low[1] = pairs[1];
-    Fp8Words<Pairs>::Decode(words[i].y, pairs);
-    low[2] = pairs[0];
-    low[3] = pairs[1];
-    Fp8Words<Pairs>::Decode(words[i].z, pairs);
-    high[0] = pairs[0];
-    high[1] = pairs[1];
-    Fp8Words<Pairs>::Decode(words[i].w, pairs);
-    high[2] = pairs[0];
-    high[3] = pairs[1];
+    DecodeFp8Words<Pairs>(words[0][i].x, words[0][i].y, low);
+    DecodeFp8Words<Pairs>(words[1][i].x, words[1][i].y, high);
   }
 };
 

@@ -53,8 +53,7 @@ __global__ void PackCodesKernel(const __grid_constant__ WeightView w, CanonicalC
   if (w.codes_kind == Codes::kFP8) {
     uint32_t words[2] = {};
     for (int i = 0; i < 8; ++i) {
-      const int byte = ((i & 1) << 1) | ((i >> 1) & 1);
-      words[i / 4] |= codes[i] << (8 * byte);
+      words[i / 4] |= codes[i] << (8 * (i % 4));
       if ((codes[i] & 0x7Fu) == 0x7Fu) bias[n] = __uint_as_float(0x7FC00000u);
     }
     *reinterpret_cast<uint2*>(bytes + ByteOffset(w, n, k)) = make_uint2(words[0], words[1]);
@@ -92,10 +91,14 @@ __global__ void TileKernel(const T* from, int32_t n, int32_t groups, int32_t rep
       real ? from[row * groups + source] : T{};
 }
 
-// to[i] = from[i] in binary32.
-__global__ void WidenKernel(const void* from, Element type, int64_t count, float* to) {
+// to[row * to_stride + col] = from[row * from_stride + col] in binary32.
+__global__ void WidenKernel(const void* from, Element type, int64_t from_stride, int64_t rows,
+                            int64_t cols, float* to, int64_t to_stride) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < count) to[i] = LoadElement(from, type, i);
+  if (i >= rows * cols) return;
+  const int64_t row = i / cols;
+  const int64_t col = i % cols;
+  to[row * to_stride + col] = LoadElement(from, type, row * from_stride + col);
 }
 
 }  // namespace nibble::cuda

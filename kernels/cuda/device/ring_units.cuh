@@ -4,6 +4,9 @@
 // consecutive units, then their scales, then their zero points, each as it lies in device memory.
 // Load takes the shared-window addresses of a lane's own: 16 bytes of codes in each 512, and those
 // of its two rows, kRowScaleBytes of scales and 2 bytes of zero points.
+//
+// The codes of a kBoxed unit are rows of 128 bytes, copied by a tensor map: the stage holds the
+// tiles of one unit, then those of the next.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_RING_UNITS_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_RING_UNITS_CUH_
 
@@ -12,9 +15,15 @@
 
 namespace nibble::cuda {
 
+// What the copies of a unit's codes need beside the weight's view.
+struct NoMap {};
+
 // kScales scales of 16 bits a row and unit. Without zero points they are all 8.
 template <class Pairs, int kScales, bool kZeroPoints, bool kBF16Scales>
 struct RingInt4Unit {
+  using Map = NoMap;
+  using Inputs = PlainInputs;
+  static constexpr bool kBoxed = false;
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = Int4Words<Pairs>::kUnscale;
   static constexpr int kTableBytes = 0;
@@ -26,6 +35,7 @@ struct RingInt4Unit {
   uint32_t scales[kScales];
   uint32_t zeros[kScales];
 
+  __device__ static int CodesOffset(int lane) { return lane * 16; }
   __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
     words[0] = LoadShared16Bytes(codes);
@@ -68,7 +78,10 @@ struct RingInt4Unit {
 // kPitch: of the table's entries (see TableUnit).
 template <class Pairs, int kScales, int kPitch>
 struct RingTableUnit {
+  using Map = NoMap;
+  using Inputs = PlainInputs;
   using Direct = TableUnit<Pairs, kScales, kPitch>;
+  static constexpr bool kBoxed = false;
   static constexpr int kScalesPerUnit = kScales;
   static constexpr float kUnscale = 1.0f;
   static constexpr int kTableBytes = Direct::kTableBytes;
@@ -79,6 +92,7 @@ struct RingTableUnit {
   uint4 words[2];
   float2 scales[kScales];
 
+  __device__ static int CodesOffset(int lane) { return lane * 16; }
   // By `threads` threads.
   __device__ static void FillTable(const WeightView& w, uint32_t* table, int threads) {
     Direct::FillTable(w, table, threads);
@@ -105,9 +119,13 @@ struct RingTableUnit {
   }
 };
 
-// FP8 with one scale a row, which multiplies the finished sum.
+// FP8 with one scale a row, which multiplies the finished sum. Rows of a unit are 128 bytes in the
+// 128-byte swizzle: 16 bytes of row r lie at 16 * (their place ^ r % 8).
 template <class Pairs>
 struct RingFp8Unit {
+  using Map = CUtensorMap;
+  using Inputs = EvenOddInputs<4>;
+  static constexpr bool kBoxed = true;
   static constexpr int kScalesPerUnit = 0;
   static constexpr float kUnscale = Fp8Words<Pairs>::kUnscale;
   static constexpr int kTableBytes = 0;
@@ -115,17 +133,23 @@ struct RingFp8Unit {
   static constexpr int kScaleBytes = 0;
   static constexpr int kRowScaleBytes = 0;
   static constexpr int kZeroBytes = 0;
-  Fp8Unit<Pairs> unit;
+  uint4 words[4];  // of 32 inputs each: 16 of row g and of row g + 8, then 16 more
 
+  // Of a lane's first matrix row (LoadSharedMatrices), from the start of a unit.
+  __device__ static int CodesOffset(int lane) {
+    const int row = lane % 16;
+    return row * 128 + ((lane / 16) ^ (row % 8)) * 16;
+  }
   __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(uint32_t codes, uint32_t, uint32_t) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) unit.words[i] = LoadShared16Bytes(codes + i * 512);
+    for (int i = 0; i < 4; ++i) words[i] = LoadSharedMatrices(codes ^ (i * 32));
   }
   __device__ float2 Scale(const WeightView&, int) const { return {1.0f, 1.0f}; }
-  __device__ void Decode(const WeightView& w, const uint32_t* table, int i, uint32_t (&low)[4],
+  __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) const {
-    unit.Decode(w, table, i, low, high);
+    DecodeFp8Words<Pairs>(words[i].x, words[i].z, low);
+    DecodeFp8Words<Pairs>(words[i].y, words[i].w, high);
   }
 };
 

@@ -1,15 +1,15 @@
 // A weight in device memory as the kernels see it, and where each code and scale of it lies.
 //
-// Codes of 4 and 8 bits lie in units of 16 rows x 128 inputs, in the order [N/16][K/128], padded
-// with zeros. A unit is what one warp multiplies: lane (g = lane / 4, t = lane % 4) owns the codes
-// of rows g and g + 8 that it feeds to mma.m16n8k16, so that a fragment is one 16-byte load.
+// Codes of 4 bits lie in units of 16 rows x 128 inputs, in the order [N/16][K/128], padded with
+// zeros. A unit is what one warp multiplies: lane (g = lane / 4, t = lane % 4) owns the codes of
+// rows g and g + 8 that it feeds to mma.m16n8k16, so that a fragment is one 16-byte load.
 //
 //   4-bit unit, 1 KB: [2 halves of 64 inputs][32 lanes][4 words]; word = 2 * (32 inputs) + (row /
 //   8).
 //     A word holds 8 inputs from 8t on. INT4: input 2p at bit 4p, 2p + 1 at bit 16 + 4p. Tables:
 //     input i at bit 4i, so that a byte is a pair.
-//   8-bit unit, 2 KB: [4 quarters of 32 inputs][32 lanes][2 rows][8 bytes]. The bytes of each word
-//     hold inputs 0, 2, 1, 3.
+//   FP8: row-major, [16 ceil(N/16)][128 ceil(K/128)] bytes, padded with zeros: as cuBLASLt and the
+//     copies of tiles by tensor map take it.
 //   dense: [N, K] elements, row-major.
 //
 // Scales of ScaleKind::kTiled and zero points lie in tiles of 16 rows, [N/16][groups][16], rows r
@@ -72,11 +72,9 @@ __host__ __device__ inline int64_t WordOffset(const WeightView& w, int32_t n, in
   return unit * 1024 + ((k >> 6) & 1) * 512 + lane * 16 + word * 4;
 }
 
-// The same for the 8 bytes of an FP8 weight.
+// The same for the byte of input k of an FP8 weight.
 __host__ __device__ inline int64_t ByteOffset(const WeightView& w, int32_t n, int32_t k) {
-  const int64_t unit = static_cast<int64_t>(n >> 4) * w.units + (k >> 7);
-  const int lane = (n & 7) * 4 + ((k >> 3) & 3);
-  return unit * 2048 + ((k >> 5) & 3) * 512 + lane * 16 + ((n >> 3) & 1) * 8;
+  return static_cast<int64_t>(n) * w.units * kUnitInputs + k;
 }
 
 // Index of row n's scale or zero point of `group` in a tiled array.

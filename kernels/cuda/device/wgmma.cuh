@@ -43,8 +43,8 @@ __device__ inline void HoldRegisters(uint32_t (&values)[kSize][4]) {
   for (int i = 0; i < kSize * 4; ++i) asm volatile("" : "+r"(values[i / 4][i % 4])::"memory");
 }
 
-// The descriptor of B [kColumns][64] in rows of 128 bytes with the 128-byte swizzle, at a multiple
-// of 1024 bytes: 16 of the 64 are 32 bytes further.
+// The descriptor of a matrix in shared memory in rows of 128 bytes with the 128-byte swizzle, at a
+// multiple of 1024 bytes. What the next wgmma takes is 32 bytes further.
 __device__ inline uint64_t SwizzledOperand(uint32_t shared) {
   constexpr uint64_t kEightRows = 1024;
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
@@ -54,14 +54,16 @@ inline constexpr uint64_t kSwizzledStep = 32 >> 4;
 
 #define NIBBLE_D8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NIBBLE_D16 NIBBLE_D8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NIBBLE_D32                                                                          \
-  NIBBLE_D16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30," \
-             " %31"
-#define NIBBLE_D64                                                                          \
-  NIBBLE_D32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46," \
-             " %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61,"  \
-             " %62, %63"
-#define NIBBLE_S8(i)                                                                        \
+#define NIBBLE_D32                                                                   \
+  NIBBLE_D16                                                                         \
+      ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30," \
+      " %31"
+#define NIBBLE_D64                                                                   \
+  NIBBLE_D32                                                                         \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46," \
+      " %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61,"  \
+      " %62, %63"
+#define NIBBLE_S8(i)                                                                         \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
       "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
 #define NIBBLE_S16(i) NIBBLE_S8(i), NIBBLE_S8(i + 8)
@@ -69,17 +71,17 @@ inline constexpr uint64_t kSwizzledStep = 32 >> 4;
 #define NIBBLE_S64(i) NIBBLE_S32(i), NIBBLE_S32(i + 32)
 
 // sums = a * b + (add ? sums : 0).
-#define NIBBLE_WGMMA(COLUMNS, PAIRS, TYPE, D, S, A, B, ADD)                                       \
-  __device__ inline void Wgmma(PAIRS, float(&sums)[COLUMNS / 2], const uint32_t(&a)[4],           \
-                               uint64_t b, int add) {                                             \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD                                          \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE      \
-                 " {" D "}, {" A "}, " B ", p, 1, 1, 0;\n}"                                       \
-                 : S(0)                                                                           \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)                   \
-                 : "memory");                                                                     \
+#define NIBBLE_WGMMA(COLUMNS, PAIRS, TYPE, D, S, A, B, ADD)                                  \
+  __device__ inline void Wgmma(PAIRS, float(&sums)[COLUMNS / 2], const uint32_t(&a)[4],      \
+                               uint64_t b, int add) {                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD                                     \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." TYPE "." TYPE \
+                 " {" D "}, {" A "}, " B ", p, 1, 1, 0;\n}"                                  \
+                 : S(0)                                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)              \
+                 : "memory");                                                                \
   }
-#define NIBBLE_WGMMA_TYPES(COLUMNS, D, S, A, B, ADD)                \
+#define NIBBLE_WGMMA_TYPES(COLUMNS, D, S, A, B, ADD)        \
   NIBBLE_WGMMA(COLUMNS, BF16Pairs, "bf16", D, S, A, B, ADD) \
   NIBBLE_WGMMA(COLUMNS, F16Pairs, "f16", D, S, A, B, ADD)
 

@@ -10,18 +10,18 @@ namespace nibble::cuda {
 
 // How the wgmma kernel divides y [m, N] and K over the blocks.
 struct WgmmaPlan {
-  int columns = 0;  // rows of x a block takes at a time: 16, 32, 64 or 128
-  int groups = 0;   // warpgroups
-  int height = 1;   // times 64 outputs of each of them
+  int columns = 0;      // rows of x a block takes at a time: 16, 32, 64 or 128
+  int groups = 0;       // warpgroups of 64 outputs each
   bool scaled = false;  // weights are scaled, and rounded, before they are multiplied
   int64_t column_tiles = 0;
   int64_t tiles = 0;
   int64_t whole_tiles = 0;  // the others are shared by all blocks
   int blocks = 0;
 
-  WgmmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
+  // f16: x is F16, else BF16.
+  WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, int multiprocessors);
   int64_t ShareBytes() const {
-    return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * height * 64 * columns * 4 : 0;
+    return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
   }
 };
 
@@ -32,9 +32,8 @@ struct WgmmaLaunch {
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
   float* shares = nullptr;  // ShareBytes of the plan
-  int scales_per_unit = 1;    // core::ScalesPerUnit of the weight, not 0
-  bool f16 = false;           // x is F16, else BF16
-  int multiprocessors = 1;
+  int scales_per_unit = 1;  // core::ScalesPerUnit of the weight, not 0
+  bool f16 = false;         // x is F16, else BF16
 };
 
 // y = x W^T + bias. Only for compute capability 9.0.

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/gemv_ring.cuh"
 #include "kernels/cuda/launch/dependent_launch.h"
 #include "kernels/cuda/launch/gemv.h"
+#include "kernels/cuda/launch/tensor_map.h"
 
 namespace nibble::cuda {
 
@@ -32,7 +33,9 @@ RingArgs DivideShared(int m, int units) {
       ring.x_resident = resident;
       ring.partial_buffers = buffers;
       const RingLayout<Unit, Shape> layout(m, units, ring);
-      const int fitting = std::max(0, kRingSharedBytes - layout.ring_offset) / layout.stage_bytes;
+      const int fitting =
+          std::max(0, kRingSharedBytes - kRingSlackBytes<Unit> - layout.ring_offset) /
+          layout.stage_bytes;
       const int wanted = std::clamp(kRingBytes / kWeightBytes, 2, kRingMaxStages);
       ring.stages = std::min(fitting, wanted) / 2 * 2;
       if (ring.stages >= 2) return ring;
@@ -48,15 +51,20 @@ cudaError_t LaunchRing(const WeightView& view, const GemvArgs& args, const GemvL
   if (ring.stages < 2) return cudaErrorInvalidConfiguration;
   const RingLayout<Unit, Shape> layout(args.m, view.units, ring);
   const auto kernel = GemvRingKernel<Pairs, Unit, Shape>;
-  const int bytes = layout.Bytes(ring.stages);
+  const int bytes = layout.Bytes(ring.stages) + kRingSlackBytes<Unit>;
   // The same for every launch: another thread may be between this call and its own launch.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingSharedBytes);
   if (error != cudaSuccess) return error;
+  typename Unit::Map map;
+  if constexpr (Unit::kBoxed) {
+    const cudaError_t made = MakeUnitMap(view, Shape::kTiles * kUnitRows, Shape::kStageUnits, map);
+    if (made != cudaSuccess) return made;
+  }
   const int tiles = (view.n + Shape::kTiles * kUnitRows - 1) / (Shape::kTiles * kUnitRows);
   const int blocks = std::min(tiles, launch.multiprocessors);
   return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(Shape::kAllThreads),
-                         static_cast<size_t>(bytes), stream, view, args, ring);
+                         static_cast<size_t>(bytes), stream, view, args, ring, map);
 }
 
 // Work of the busiest block, in tiles of 16 outputs, with `tiles` a block at a time.

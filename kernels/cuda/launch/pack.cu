@@ -54,7 +54,13 @@ cudaError_t LaunchTile(const void* from, int element_bytes, int32_t n, int32_t g
 
 cudaError_t LaunchWiden(const void* from, Element type, int64_t count, float* to,
                         cudaStream_t stream) {
-  WidenKernel<<<GridFor(count, kThreads), kThreads, 0, stream>>>(from, type, count, to);
+  return LaunchWidenRows(from, type, count, 1, count, to, count, stream);
+}
+
+cudaError_t LaunchWidenRows(const void* from, Element type, int64_t from_stride, int64_t rows,
+                            int64_t cols, float* to, int64_t to_stride, cudaStream_t stream) {
+  WidenKernel<<<GridFor(rows * cols, kThreads), kThreads, 0, stream>>>(from, type, from_stride,
+                                                                       rows, cols, to, to_stride);
   return cudaGetLastError();
 }
 

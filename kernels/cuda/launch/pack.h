@@ -28,6 +28,10 @@ cudaError_t LaunchTile(const void* from, int element_bytes, int32_t n, int32_t g
 cudaError_t LaunchWiden(const void* from, Element type, int64_t count, float* to,
                         cudaStream_t stream);
 
+// Rows of `cols` elements; a from_stride of 0 repeats one.
+cudaError_t LaunchWidenRows(const void* from, Element type, int64_t from_stride, int64_t rows,
+                            int64_t cols, float* to, int64_t to_stride, cudaStream_t stream);
+
 }  // namespace nibble::cuda
 
 #endif  // NIBBLE_KERNELS_CUDA_LAUNCH_PACK_H_

@@ -1,11 +1,16 @@
-#include "kernels/cuda/launch/wgmma_variants.h"
+#include "kernels/cuda/launch/wgmma_int4.h"
 
 namespace nibble::cuda {
 
+cudaError_t LaunchWgmmaInt4BF16(const WeightView& view, const WgmmaPlan& plan,
+                                const WgmmaLaunch& launch, cudaStream_t stream) {
+  return LaunchInt4Pairs<BF16Pairs>(view, plan, launch, stream);
+}
+
 cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream) {
-  if (view.zero_points != nullptr) return LaunchWgmmaUnits<BF16Pairs, RingInt4Unit<BF16Pairs, 1, true, true>>(view, plan, launch, stream);
-  return LaunchWgmmaUnits<BF16Pairs, RingInt4Unit<BF16Pairs, 1, false, true>>(view, plan, launch, stream);
+  return launch.f16 ? LaunchWgmmaInt4F16(view, plan, launch, stream)
+                    : LaunchWgmmaInt4BF16(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

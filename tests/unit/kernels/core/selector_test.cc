@@ -92,12 +92,45 @@ TEST(Select, TakesTheTensorCoresForSixteenBitActivationsAlone) {
   EXPECT_EQ(kernel(fp8, DType::kBF16), "cuda_gemv");
   EXPECT_EQ(kernel(fp8, DType::kF16), "cuda_gemv");
   EXPECT_EQ(kernel(fp8, DType::kF32), "cuda_gemm_f32");
-  EXPECT_EQ(kernel(fp8, DType::kBF16, QuantMode::kPerToken), "cuda_gemm_f32");
+  EXPECT_EQ(kernel(fp8, DType::kBF16, QuantMode::kPerToken), "cuda_gemv");
   EXPECT_EQ(kernel(fp8, DType::kF8E4M3, QuantMode::kPerGroup), "cuda_gemm_f32");
   WeightSpec dense = Spec(Format::kDense, 64, 300);
   dense.dtype = DType::kF16;
   EXPECT_EQ(kernel(dense, DType::kF16), "cuda_gemm");
   EXPECT_EQ(kernel(dense, DType::kBF16), "cuda_gemm_f32");
+}
+
+TEST(Select, MultipliesFp8CodesOnHopper) {
+  constexpr int64_t kFew = 32;
+  DeviceInfo device = Device(BackendKind::kCuda);
+  const auto kernel = [&](const WeightSpec& spec, int64_t m, QuantMode mode) {
+    Problem problem = Matmul(spec, m);
+    problem.input = DType::kF8E4M3;
+    problem.quant = mode;
+    return std::string(Select(problem, device).kernel);
+  };
+  WeightSpec channel = Spec(Format::kFP8, 64, 300);
+  channel.scale_layout = ScaleLayout::kChannel;
+  WeightSpec block = Spec(Format::kFP8, 64, 300);
+  block.scale_layout = ScaleLayout::kBlock;
+  device.compute_capability = 90;
+  EXPECT_EQ(kernel(channel, 8, QuantMode::kPerToken), "cuda_gemv");
+  EXPECT_EQ(kernel(channel, kFew, QuantMode::kPerToken), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerToken), "cuda_fp8_cublas");
+  EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kStatic), "cuda_fp8_cublas");
+  EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 16, QuantMode::kPerToken), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 16, QuantMode::kPerGroup), "cuda_fp8_gemm");
+  EXPECT_EQ(kernel(block, 17, QuantMode::kPerGroup), "cuda_fp8_cublas");
+  block.scale_block_n = 64;
+  EXPECT_EQ(kernel(block, kFew + 1, QuantMode::kPerGroup), "cuda_fp8_gemm");
+  block.scale_block_k = 48;
+  EXPECT_EQ(kernel(block, kFew, QuantMode::kPerGroup), "cuda_gemm_f32");
+  channel.n = 65;
+  EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerToken), "cuda_fp8_gemm");
+  device.compute_capability = 89;
+  EXPECT_EQ(kernel(channel, kFew + 1, QuantMode::kPerToken), "cuda_gemv");
+  EXPECT_EQ(kernel(channel, 65, QuantMode::kPerToken), "cuda_gemm_f32");
 }
 
 TEST(Select, DecodesWhatDoesNotFitTheUnitsOfTheTensorCores) {
@@ -140,8 +173,9 @@ TEST(KernelNames, AreTheLabelsOfTheMetrics) {
   EXPECT_THAT(names(BackendKind::kCpu, Op::kDequantize), ElementsAre("cpu_dequantize"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kNormQuant), ElementsAre("cpu_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
-  EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul),
-              ElementsAre("cuda_gemv", "cuda_gemm", "cuda_gemm_f32"));
+  EXPECT_THAT(
+      names(BackendKind::kCuda, Op::kMatmul),
+      ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_gemm", "cuda_gemm_f32"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kSiluMulQuant), ElementsAre("cuda_silu_mul_quant"));
