@@ -133,6 +133,36 @@ TEST(Select, MultipliesFp8CodesOnHopper) {
   EXPECT_EQ(kernel(channel, 65, QuantMode::kPerToken), "cuda_gemm_f32");
 }
 
+TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
+  DeviceInfo device = Device(BackendKind::kCuda);
+  const auto kernel = [&](const WeightSpec& spec, int64_t m) {
+    return std::string(Select(Matmul(spec, m), device).kernel);
+  };
+  WeightSpec int4 = Spec(Format::kInt4, 4096, 4096);
+  const WeightSpec nf4 = Spec(Format::kNF4, 16384, 4096);
+  device.compute_capability = 90;
+  EXPECT_EQ(kernel(int4, 16), "cuda_gemv");
+  EXPECT_EQ(kernel(int4, 17), "cuda_wgmma");
+  EXPECT_EQ(kernel(int4, 1024), "cuda_wgmma");
+  EXPECT_EQ(kernel(int4, 1025), "cuda_gemm");
+  EXPECT_EQ(kernel(nf4, 8), "cuda_gemv");
+  EXPECT_EQ(kernel(nf4, 9), "cuda_wgmma");
+  EXPECT_EQ(kernel(Spec(Format::kInt4, 64, 8192), 9), "cuda_wgmma");
+  EXPECT_EQ(kernel(Spec(Format::kFP8, 4096, 4096), 17), "cuda_gemv");
+  int4.scale_dtype = DType::kF32;
+  EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
+  int4.scale_dtype = DType::kBF16;
+  int4.has_group_index = true;
+  EXPECT_EQ(kernel(int4, 17), "cuda_wgmma");
+  int4.group_size = 256;
+  EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
+  for (const int other : {80, 89, 100}) {
+    device.compute_capability = other;
+    EXPECT_EQ(kernel(nf4, 64), "cuda_gemv") << other;
+    EXPECT_EQ(kernel(nf4, 65), "cuda_gemm") << other;
+  }
+}
+
 TEST(Select, DecodesWhatDoesNotFitTheUnitsOfTheTensorCores) {
   const auto kernel = [](const WeightSpec& spec) {
     return std::string(Select(Matmul(spec, 4), Device(BackendKind::kCuda)).kernel);
