@@ -23,7 +23,7 @@ struct WgmmaArgs {
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
   bool vector_y = false;  // 16-bit, its rows and their length multiples of 16 bytes
-  float unscale = 1.0f;  // what sums are multiplied by at last
+  float unscale = 1.0f;   // what sums are multiplied by at last
   int32_t m = 0;
   int32_t column_tiles = 1;  // of rows of x
   int32_t tiles = 1;

@@ -24,11 +24,11 @@ cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int3
                                      cudaStream_t stream) {
   const bool whole = args.order == nullptr && args.k == k_padded && args.x_stride % 8 == 0 &&
                      reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
-  return LaunchDependent(
-      whole ? ArrangeActivationsKernel<true> : ArrangeActivationsKernel<false>,
-      GridFor(args.m * (k_padded / 8), kActivationThreads), dim3(kActivationThreads), 0, stream,
-      static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.m, args.k,
-      static_cast<uint16_t*>(out), k_padded);
+  return LaunchDependent(whole ? ArrangeActivationsKernel<true> : ArrangeActivationsKernel<false>,
+                         GridFor(args.m * (k_padded / 8), kActivationThreads),
+                         dim3(kActivationThreads), 0, stream, static_cast<const uint16_t*>(args.x),
+                         args.x_stride, args.order, args.m, args.k, static_cast<uint16_t*>(out),
+                         k_padded);
 }
 
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,
