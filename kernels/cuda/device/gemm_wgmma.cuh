@@ -428,10 +428,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     int before = -1;    // the stage that they are of
     for (int32_t unit = work.first; unit < work.end; ++unit) {
       const uint32_t offset = slot.stage * Stage::kBytes;
+      const uint64_t x = SwizzledOperand(OfWarp(ring + offset));
       WaitBarrier(full + slot.stage * 8, slot.parity);
       Unit now;
       now.Load(codes_at + offset, scales_at + offset, zeros_at + offset);
-      const uint64_t x = SwizzledOperand(OfWarp(ring + offset));
       if constexpr (Shape::kScaled) {
         // Two parts a half of a unit: with more than two in a loop the compiler finds no way to
         // keep their fragments apart, and waits after every wgmma.
