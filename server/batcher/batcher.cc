@@ -182,7 +182,8 @@ absl::StatusOr<Batcher::Ticket> Batcher::Impl::Submit(Work work) {
     request.submitted = now;
     pending_.fetch_add(1);
     queue_.Push(request);
-    contention_.Note(request.work.caller, request.work.rows, now);
+    // Callers who come one after the other are in no one's way.
+    if (requests_.size() > 1) contention_.Note(request.work.caller, request.work.rows, now);
   });
   if (admitted.ok()) return ticket;
   if (rejected.has_value() && observer_ != nullptr) observer_->OnRejected(*rejected);

@@ -182,6 +182,16 @@ TEST_F(ContendedBatchTest, LargeRequestsAreSplitForALightCaller) {
   EXPECT_GE(sent_[large].outcome.batches, 15);
 }
 
+TEST_F(ContendedBatchTest, CallersWhoComeOneAfterTheOtherDoNotContend) {
+  Start({.max_batch_rows = 64, .contended_batch = microseconds(400)});
+  for (const int caller : {kLight, kFlood, kLight, kFlood}) {
+    const int64_t rows = caller == kFlood ? 60 : 1;
+    Send(1, rows, {.caller = static_cast<uint64_t>(caller)});
+    EXPECT_EQ(executor_.batch().rows, rows) << "whole";
+    EXPECT_EQ(NextAfter(TimeOf(rows)), 0);
+  }
+}
+
 TEST_F(ContendedBatchTest, AFullBatchThatIsNotHeldIsTakenWhole) {
   Start(
       {.max_batch_rows = 8, .max_queue_delay = seconds(60), .contended_batch = microseconds(400)});

@@ -139,6 +139,9 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
     return std::string(Select(Matmul(spec, m), device).kernel);
   };
   WeightSpec int4 = Spec(Format::kInt4, 4096, 4096);
+  int4.scale_dtype = DType::kBF16;
+  WeightSpec long_int4 = int4;
+  long_int4.k = 8192;
   const WeightSpec nf4 = Spec(Format::kNF4, 16384, 4096);
   device.compute_capability = 90;
   EXPECT_EQ(kernel(int4, 16), "cuda_gemv");
@@ -147,7 +150,7 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   EXPECT_EQ(kernel(int4, 1025), "cuda_gemm");
   EXPECT_EQ(kernel(nf4, 8), "cuda_gemv");
   EXPECT_EQ(kernel(nf4, 9), "cuda_wgmma");
-  EXPECT_EQ(kernel(Spec(Format::kInt4, 64, 8192), 9), "cuda_wgmma");
+  EXPECT_EQ(kernel(long_int4, 9), "cuda_wgmma");
   EXPECT_EQ(kernel(Spec(Format::kFP8, 4096, 4096), 17), "cuda_gemv");
   int4.scale_dtype = DType::kF32;
   EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
@@ -203,9 +206,9 @@ TEST(KernelNames, AreTheLabelsOfTheMetrics) {
   EXPECT_THAT(names(BackendKind::kCpu, Op::kDequantize), ElementsAre("cpu_dequantize"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kNormQuant), ElementsAre("cpu_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
-  EXPECT_THAT(
-      names(BackendKind::kCuda, Op::kMatmul),
-      ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_gemm", "cuda_gemm_f32"));
+  EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul),
+              ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_wgmma",
+                          "cuda_gemm", "cuda_gemm_f32"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kSiluMulQuant), ElementsAre("cuda_silu_mul_quant"));
