@@ -70,7 +70,7 @@ test_preset() { # PRESET [CTEST_OPTION...]
 if $sanitize; then
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1
   export UBSAN_OPTIONS=print_stacktrace=1
-  export TSAN_OPTIONS=second_deadlock_stack=1
+  export TSAN_OPTIONS="second_deadlock_stack=1 suppressions='$PWD/tests/thread_sanitizer.supp'"
   presets=(cpu-debug cpu-tsan)
 elif [[ -n $fuzz_seconds ]]; then
   export NIBBLE_FUZZ_SECONDS=$fuzz_seconds
