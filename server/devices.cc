@@ -45,6 +45,9 @@ StatusOr<Devices> OpenBackend(const Config& config) {
 
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> OpenDevices(const Config& config) {
   NIBBLE_ASSIGN_OR_RETURN(Devices devices, OpenBackend(config));
+  if (config.batch_invariant) {
+    for (const auto& device : devices) device->SetBatchInvariant();
+  }
   if (config.device.empty()) return devices;
 
   std::vector<std::string> known;

@@ -26,6 +26,9 @@ constexpr int64_t kAnyM = std::numeric_limits<int64_t>::max();
 // No scale changes along K.
 bool WithoutBlocks(const Problem& problem) { return !core::HasBlockScales(problem); }
 
+// Sorted groups may be uneven, which a GEMV's launcher leaves to cuBLASLt.
+bool KeepsItsGroups(const Problem& problem) { return !problem.weight.has_group_index; }
+
 // The GEMV holds x in registers, and the tiles of wgmma would be few.
 bool IsSmall(const Problem& problem) {
   return problem.weight.k <= 4096 && problem.weight.n < 16384;
@@ -68,6 +71,12 @@ constexpr Entry kCudaTable[] = {
     {Op::kSiluMulQuant, kAnyM, {"cuda_silu_mul_quant", 1, 0, 0, 1}},
 };
 
+// Bits of a sum depend on how K is divided among warps, which the GEMV does alike for up to 8 rows.
+constexpr Entry kCudaInvariantTable[] = {
+    {Op::kMatmul, kAnyM, {"cuda_gemv", 8, 32, 128, 1}, KeepsItsGroups},
+    {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
+};
+
 std::span<const Entry> TableOf(BackendKind kind) {
   if (kind == BackendKind::kCuda) return kCudaTable;
   return kCpuTable;
@@ -75,7 +84,9 @@ std::span<const Entry> TableOf(BackendKind kind) {
 
 const Entry& Find(const DeviceInfo& device, const Problem& problem) {
   const BackendKind kind = device.kind;
-  const std::span<const Entry> table = TableOf(kind);
+  const bool invariant = kind == BackendKind::kCuda && device.batch_invariant &&
+                         problem.op == Op::kMatmul;  // other ops are so anyway
+  const std::span<const Entry> table = invariant ? kCudaInvariantTable : TableOf(kind);
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
     return entry.op == problem.op && problem.m <= entry.m_max &&
            (entry.only == nullptr || entry.only(problem)) &&

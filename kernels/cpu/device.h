@@ -23,6 +23,7 @@ class CpuDevice final : public Device {
             std::vector<hwy::AlignedFreeUniquePtr<float[]>> scratch);
 
   const DeviceInfo& info() const override { return info_; }
+  void SetBatchInvariant() override { info_.batch_invariant = true; }
   MemoryUse memory() const override { return budget_->use(); }
   Status health() const override { return absl::OkStatus(); }
 

@@ -19,6 +19,7 @@ class CudaDevice final : public Device {
   static StatusOr<std::unique_ptr<Device>> Create(int ordinal);
 
   const DeviceInfo& info() const override { return info_; }
+  void SetBatchInvariant() override { info_.batch_invariant = true; }
   MemoryUse memory() const override { return context_->budget()->use(); }
   Status health() const override { return context_->health(); }
 

@@ -151,7 +151,9 @@ class Matmul {
                                args_.y.row_stride, stream_));
   }
 
-  Status RunGemv() {
+  // At most `most_rows` of x a launch.
+  Status RunGemv(int64_t most_rows) {
+    const int64_t rows = std::clamp<int64_t>(most_rows, 1, kGemvRows);
     const GemvPlan plan(shape_);
     GemvArgs gemv;
     gemv.x = args_.x.data;
@@ -175,11 +177,11 @@ class Matmul {
     launch.multiprocessors = device_.cores;
     const auto* x = static_cast<const char*>(gemv.x);
     const float* x_scales = gemv.x_scales;
-    for (int64_t row = 0; row < shape_.m; row += kGemvRows) {
+    for (int64_t row = 0; row < shape_.m; row += rows) {
       gemv.x = x + row * gemv.x_stride * 2;
       if (x_scales != nullptr) gemv.x_scales = x_scales + row * gemv.x_scales_stride;
       gemv.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
-      gemv.m = static_cast<int32_t>(std::min<int64_t>(kGemvRows, shape_.m - row));
+      gemv.m = static_cast<int32_t>(std::min(rows, shape_.m - row));
       NIBBLE_RETURN_IF_ERROR(Check(LaunchGemv(gemv, launch)));
     }
     return absl::OkStatus();
@@ -349,7 +351,7 @@ Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice&
   }
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
-  if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv();
+  if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv(choice.tile_m);
   if (choice.kernel == "cuda_wgmma" && !uneven_groups) return matmul.RunWgmma();
   if (choice.kernel != "cuda_gemm_f32") return matmul.RunGemm();
   return matmul.RunF32();

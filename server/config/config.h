@@ -36,6 +36,7 @@ struct Config {
   std::string backend = "auto";     // auto, cpu, cuda
   std::vector<std::string> device;  // ids that may be used; empty: all
   int cpu_devices = 1;
+  bool batch_invariant = false;
   int cpu_threads = 0;            // of each device; 0: cores / cpu_devices
   uint64_t cpu_memory_bytes = 0;  // of each device; 0: 80 % of physical memory / cpu_devices
 
@@ -66,7 +67,7 @@ struct Config {
   uint64_t max_queue_bytes = uint64_t{1} << 30;
   int64_t max_queue_delay_us = 0;
   int64_t contended_batch_us = 1000;  // 0: no bound
-  int batches_in_flight = 0;  // 0: what the device suggests
+  int batches_in_flight = 0;          // 0: what the device suggests
 
   // Ending.
   int64_t drain_grace_ms = 1000;     // NOT_SERVING is visible this long before the listener closes

@@ -61,6 +61,12 @@ constexpr auto kOptions = std::to_array<Option>({
      .value = "BYTES",
      .meaning = "Memory of each CPU device; 0: 80 % of physical memory over the CPU devices.",
      .max = kMaxBytes},
+    {.key = "batch_invariant",
+     .field = &Config::batch_invariant,
+     .value = "",
+     .meaning =
+         "A row's answer is the same bits in every batch, whatever else is in it and however "
+         "large it is; on a GPU matmuls of more than 8 rows take longer for it."},
     {.key = "weights_root",
      .field = &Config::weights_root,
      .value = "DIR",

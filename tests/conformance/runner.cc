@@ -136,7 +136,9 @@ HostMatrix Runner::Take(const Output& output) {
 
 template <class RunOp>
 void Runner::Run(const Problem& problem, RunOp op) {
-  const Choice choice = Select(problem, device_.info());
+  DeviceInfo info = device_.info();
+  info.batch_invariant = info.batch_invariant || batch_invariant_;
+  const Choice choice = Select(problem, info);
   const uint64_t needed = device_.WorkspaceBytes(problem, choice);
   std::vector<std::byte> dirty(needed + kWorkspaceCanaryBytes, kPoison);
   std::fill(dirty.end() - kWorkspaceCanaryBytes, dirty.end(), kCanary);

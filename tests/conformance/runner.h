@@ -54,6 +54,9 @@ class Runner {
   // Elements between the end of a row and the next row, in inputs and outputs.
   void set_row_padding(int64_t elements) { row_padding_ = elements; }
 
+  // Keeps to kernels by which a row's bits do not depend on how many rows there are.
+  void set_batch_invariant(bool invariant) { batch_invariant_ = invariant; }
+
   // Records ops and replays them, instead of running them as they come.
   void set_replay(bool replay) { replay_ = replay; }
 
@@ -95,6 +98,7 @@ class Runner {
   std::unique_ptr<Buffer> staging_;
   int64_t row_padding_ = 0;
   bool replay_ = false;
+  bool batch_invariant_ = false;
 };
 
 }  // namespace nibble::conformance

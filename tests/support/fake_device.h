@@ -66,6 +66,7 @@ class FakeDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  void SetBatchInvariant() override { info_.batch_invariant = true; }
   MemoryUse memory() const override {
     std::lock_guard lock(mutex_);
     return {memory_bytes_, used_bytes_};

@@ -20,6 +20,7 @@ class FaultyDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  void SetBatchInvariant() override { info_.batch_invariant = true; }
   MemoryUse memory() const override { return cpu_->memory(); }
   Status health() const override {
     const std::lock_guard lock(mutex_);

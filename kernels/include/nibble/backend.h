@@ -89,6 +89,8 @@ class Device {
   virtual ~Device() = default;
 
   virtual const DeviceInfo& info() const = 0;
+  // From now on info() says batch_invariant. Before the first op.
+  virtual void SetBatchInvariant() = 0;
   virtual MemoryUse memory() const = 0;
   // OK, or the sticky error that makes the device unusable for the rest of the process.
   virtual Status health() const = 0;

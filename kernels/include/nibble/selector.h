@@ -28,6 +28,9 @@ struct DeviceInfo {
   uint64_t zero_copy_input_bytes = 0;
   uint64_t zero_copy_output_bytes = 0;
   int batches_in_flight = 1;  // batches worth keeping in flight at once
+  // Matmuls keep to kernels by which a row's bits depend neither on the other rows nor on how many
+  // there are (Device::SetBatchInvariant).
+  bool batch_invariant = false;
 };
 
 // One launch. For kDequantize m is the number of weight rows decoded; for kNormQuant and

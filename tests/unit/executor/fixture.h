@@ -108,6 +108,7 @@ class TestDevice : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  void SetBatchInvariant() override { info_.batch_invariant = true; }
   MemoryUse memory() const override { return cpu_->memory(); }
   absl::Status health() const override {
     std::lock_guard lock(mutex_);

@@ -166,6 +166,27 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   }
 }
 
+TEST(Select, KeepsToKernelsWhoseBitsDoNotDependOnTheRowsWhereAsked) {
+  DeviceInfo device = Device(BackendKind::kCuda);
+  device.compute_capability = 90;
+  device.batch_invariant = true;
+  const auto choice = [&](const WeightSpec& spec, int64_t m, DType input = DType::kBF16) {
+    Problem problem = Matmul(spec, m);
+    problem.input = input;
+    return Select(problem, device);
+  };
+  const WeightSpec nf4 = Spec(Format::kNF4, 16384, 4096);
+  EXPECT_EQ(choice(nf4, 1).kernel, "cuda_gemv");
+  for (const int64_t m : {2, 9, 64, 4096}) EXPECT_EQ(choice(nf4, m), choice(nf4, 1)) << m;
+  EXPECT_EQ(choice(nf4, 64, DType::kF32).kernel, "cuda_gemm_f32");
+  EXPECT_EQ(choice(Spec(Format::kDense, 64, 64), 64).kernel, "cuda_gemm_f32");
+  WeightSpec act_order = Spec(Format::kInt4, 64, 256);
+  act_order.has_group_index = true;
+  EXPECT_EQ(choice(act_order, 1).kernel, "cuda_gemm_f32");
+  Problem norm = RowOp(Op::kNormQuant, 64, 64);
+  EXPECT_EQ(Select(norm, device).kernel, "cuda_norm_quant");
+}
+
 TEST(Select, DecodesWhatDoesNotFitTheUnitsOfTheTensorCores) {
   const auto kernel = [](const WeightSpec& spec) {
     return std::string(Select(Matmul(spec, 4), Device(BackendKind::kCuda)).kernel);
