@@ -25,7 +25,8 @@ bool Fp8CublasFits(const Problem& problem) {
 // Its stages are filled by tensor maps: each unit's scales follow the last unit's.
 bool WgmmaFits(const WeightSpec& spec) {
   if (ScalesPerUnit(spec) == 0) return false;
-  if (spec.format != Format::kInt4) return spec.format != Format::kFP8;
+  if (spec.format == Format::kFP8) return spec.scale_layout != ScaleLayout::kBlock;
+  if (spec.format != Format::kInt4) return true;
   // Sorted groups of more than a unit are not spread over their units.
   return spec.scale_dtype != DType::kF32 &&
          !(spec.has_group_index && spec.group_size > kUnitInputs);

@@ -34,6 +34,7 @@ struct Shape {
   DType input = DType::kBF16;
   QuantMode activation = QuantMode::kNone;
   bool dense = false;
+  bool fp8 = false;
   bool reorder = false;  // x may have to be put in the order of the weight's inputs
 };
 
@@ -44,6 +45,7 @@ Shape ShapeOf(const WeightSpec& spec, int64_t m, DType input, QuantMode activati
           input,
           activation,
           spec.format == Format::kDense,
+          spec.format == Format::kFP8,
           spec.format == Format::kInt4 && spec.has_group_index};
 }
 
@@ -72,7 +74,7 @@ struct GemvPlan {
 
 struct WgmmaWorkspace {
   WgmmaWorkspace(const Shape& shape, const DeviceInfo& device)
-      : plan(shape.m, shape.n, shape.k, shape.input == DType::kF16, device.cores),
+      : plan(shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8, device.cores),
         k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
     shares_offset = workspace.Place(1, plan.ShareBytes());
@@ -200,7 +202,8 @@ class Matmul {
     launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16;
-    NIBBLE_RETURN_IF_ERROR(Check(LaunchArrangeActivations(x_, copy, k_padded, stream_)));
+    NIBBLE_RETURN_IF_ERROR(Check(
+        LaunchArrangeActivations(x_, copy, k_padded, view_.codes_kind == Codes::kFP8, stream_)));
     return Check(LaunchWgmma(places.plan, launch));
   }
 
@@ -308,6 +311,7 @@ class Matmul {
       case Codes::kTable:
         return LaunchWgmmaTable(view_, plan, launch, stream_);
       case Codes::kFP8:
+        return LaunchWgmmaFp8(view_, plan, launch, stream_);
       case Codes::kDense:
         break;
     }

@@ -75,8 +75,9 @@ __global__ void __launch_bounds__(kActivationThreads)
 
 // As above, and each 32 columns in the order in which wgmma meets the codes of a unit: column
 // 8t + 4s + 2h + j (t < 4, the others < 2) comes to 16s + 8h + 2t + j. A thread moves 8 columns.
-// kWhole: in 16 bytes, where they are as they come, aligned, and no fewer.
-template <bool kWhole>
+// kWhole: in 16 bytes, where they are as they come, aligned, and no fewer. kFp8: for codes of FP8,
+// column 4t + 2j + h of each 16 comes to 8h + 2t + j.
+template <bool kWhole, bool kFp8>
 __global__ void __launch_bounds__(kActivationThreads)
     ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
                              int32_t k, uint16_t* out, int32_t k_padded) {
@@ -102,6 +103,24 @@ __global__ void __launch_bounds__(kActivationThreads)
       const uint32_t element = col < k ? x[row * x_stride + from] : 0u;
       pairs[i / 2] = i % 2 == 0 ? element : pairs[i / 2] | element << 16;
     }
+  }
+  if constexpr (kFp8) {
+    // Two lanes hold 16 columns: the first stores the even ones, the second the odd ones.
+    const bool odd = threadIdx.x % 2 != 0;
+    uint32_t kept[2];
+    uint32_t got[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t evens = __byte_perm(pairs[2 * i], pairs[2 * i + 1], 0x5410);
+      const uint32_t odds = __byte_perm(pairs[2 * i], pairs[2 * i + 1], 0x7632);
+      kept[i] = odd ? odds : evens;
+      got[i] = __shfl_xor_sync(0xFFFFFFFFu, odd ? evens : odds, 1);
+    }
+    if (index < m * eights) {
+      reinterpret_cast<uint4*>(out)[index] = odd ? make_uint4(got[0], got[1], kept[0], kept[1])
+                                                 : make_uint4(kept[0], kept[1], got[0], got[1]);
+    }
+    return;
   }
   // Four lanes hold 32 columns, lane t those from 8t on, and store 16 contiguous bytes each: pair t
   // of every lane. (Pairs stored one by one, in 4 bytes, made the matmul 3 us slower.)

@@ -143,9 +143,17 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
     const uint32_t barrier = full + stage * 8;
     const int32_t tile16 = tile / args.column_tiles * Shape::kTiles;
     ArriveExpecting(barrier, Stage::kFilled);
-    TensorCopyUnitsOnce(to + Stage::kCodesAt, maps.codes, unit, tile16, barrier, once);
-    constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
-    TensorCopyOnce(to + Stage::kScalesAt, maps.scales, unit * kScalesOfUnit, tile16, barrier, once);
+    if constexpr (Unit::kBoxed) {
+      TensorCopyUnitsOnce(to + Stage::kCodesAt, maps.codes, tile16 * kUnitRows, unit, barrier,
+                          once);
+    } else {
+      TensorCopyUnitsOnce(to + Stage::kCodesAt, maps.codes, unit, tile16, barrier, once);
+    }
+    if constexpr (Unit::kScaleBytes > 0) {
+      constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
+      TensorCopyOnce(to + Stage::kScalesAt, maps.scales, unit * kScalesOfUnit, tile16, barrier,
+                     once);
+    }
     if constexpr (Unit::kZeroBytes > 0) {
       TensorCopyOnce(to + Stage::kZerosAt, maps.zero_points, unit * Unit::kZeroBytes, tile16,
                      barrier, once);
@@ -186,6 +194,23 @@ __device__ inline void AddScaled(float (&totals)[kSize], const float (&sums)[kSi
   }
 }
 
+// What a finished sum of an output becomes before it is rounded.
+struct OutputFactors {
+  float unscale;
+  float scale = 1.0f;
+  float bias = -0.0f;  // which leaves every sum as it is
+
+  __device__ OutputFactors(const WeightView& w, const WgmmaArgs& args, int32_t output)
+      : unscale(args.unscale) {
+    if (output >= w.n) return;
+    if (args.row_scales != nullptr) scale = args.row_scales[output * args.row_scales_stride];
+    if (w.bias != nullptr) bias = w.bias[output];
+  }
+  __device__ float Finish(float sum) const {
+    return __fadd_rn(__fmul_rn(__fmul_rn(sum, unscale), scale), bias);
+  }
+};
+
 // Totals of a warpgroup's 64 outputs to y, of type Out, element by element.
 template <class Out, int kColumns>
 __device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
@@ -194,14 +219,13 @@ __device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
   for (int high = 0; high < 2; ++high) {
     const int32_t output = n + 8 * high;
     if (output >= w.n) continue;
-    // The negative zero leaves every sum as it is.
-    const float bias = w.bias == nullptr ? -0.0f : w.bias[output];
+    const OutputFactors factors(w, args, output);
     Out* to = static_cast<Out*>(args.y) + row * args.y_stride + output;
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
       const int of_x = i / 2 * 8 + i % 2;
-      const float sum = __fmul_rn(totals[i / 2 * 4 + i % 2 + 2 * high], args.unscale);
-      if (row + of_x < args.m) to[of_x * args.y_stride] = FromFloat<Out>(__fadd_rn(sum, bias));
+      const float sum = factors.Finish(totals[i / 2 * 4 + i % 2 + 2 * high]);
+      if (row + of_x < args.m) to[of_x * args.y_stride] = FromFloat<Out>(sum);
     }
   }
 }
@@ -220,21 +244,16 @@ __device__ inline void StoreRows(const WeightView& w, const WgmmaArgs& args,
     asm volatile("bar.sync %0, 128;" ::"r"(2 + static_cast<int>(threadIdx.x) / 128) : "memory");
   };
   const int32_t of_group = thread / 32 * kUnitRows + lane / 4;
-  float bias[2] = {-0.0f, -0.0f};
-  if (w.bias != nullptr) {
-    for (int high = 0; high < 2; ++high) {
-      if (n + of_group + 8 * high < w.n) bias[high] = w.bias[n + of_group + 8 * high];
-    }
-  }
+  const OutputFactors low(w, args, n + of_group);
+  const OutputFactors high(w, args, n + of_group + 8);
   const uint32_t to = staging + lane % 4 * 2 * kPitch + of_group * 2;
 #pragma unroll
   for (int first = 0; first < Shape::kColumns; first += kStep) {
 #pragma unroll
     for (int i = 0; i < kStep / 2; ++i) {
-      const int high = i / 2 % 2;
-      const float sum = __fmul_rn(totals[first / 2 + i], args.unscale);
-      const Out rounded = FromFloat<Out>(__fadd_rn(sum, bias[high]));
-      StoreShared2Bytes(to + (i / 4 * 8 + i % 2) * kPitch + high * 16,
+      const int is_high = i / 2 % 2;
+      const Out rounded = FromFloat<Out>((is_high == 0 ? low : high).Finish(totals[first / 2 + i]));
+      StoreShared2Bytes(to + (i / 4 * 8 + i % 2) * kPitch + is_high * 16,
                         *reinterpret_cast<const uint16_t*>(&rounded));
     }
     barrier();
@@ -326,9 +345,8 @@ __global__ void __launch_bounds__(Shape::kMultiplying)
   for (int i = 0; i < 4; ++i) {
     const int32_t output = n + i / 2 * 8;
     if (output >= w.n || row + i % 2 >= args.m) continue;
-    const float bias = w.bias == nullptr ? -0.0f : w.bias[output];
-    const float sum = __fadd_rn(__fmul_rn(sums[i], args.unscale), bias);
-    StoreElement(args.y, args.y_type, (row + i % 2) * args.y_stride + output, sum);
+    StoreElement(args.y, args.y_type, (row + i % 2) * args.y_stride + output,
+                 OutputFactors(w, args, output).Finish(sums[i]));
   }
 }
 
@@ -342,7 +360,7 @@ __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, co
     uint32_t low[4];
     uint32_t high[4];
     unit.Decode(w, table, block, low, high);
-    if constexpr (kScaled) {
+    if constexpr (kScaled && Unit::kScalesPerUnit > 0) {
       constexpr uint32_t kMinusZero = 0x80008000u;
       const float2 scale = unit.Scale(w, block * Unit::kScalesPerUnit / 4);
       const uint32_t low_scale = Pairs::Splat(scale.x);
@@ -402,7 +420,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   TakeRegisters<Shape::kRegisters>();
   WaitForDependencies();  // of y and the shares
 
-  const uint32_t codes_at = ring + Stage::kCodesAt + warp * Unit::kCodeBytes + lane * 16;
+  const uint32_t codes_at =
+      ring + Stage::kCodesAt + warp * Unit::kCodeBytes + Unit::CodesOffset(lane);
   const uint32_t scales_at =
       ring + Stage::kScalesAt + warp * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes;
   const uint32_t zeros_at = ring + Stage::kZerosAt + warp * Unit::kZeroBytes + lane / 4 * 2;
@@ -454,7 +473,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             HoldRegisters(a[1 - part]);
             if (part == 0 && half == 0 && before >= 0) give_back(before);
           }
-          now.NextHalf();
+          if (half == 0) now.NextHalf();
         }
       } else {
 #pragma unroll

@@ -22,8 +22,10 @@ struct WgmmaArgs {
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;
   int64_t y_stride = 0;
-  bool vector_y = false;  // 16-bit, its rows and their length multiples of 16 bytes
-  float unscale = 1.0f;   // what sums are multiplied by at last
+  bool vector_y = false;              // 16-bit, its rows and their length multiples of 16 bytes
+  float unscale = 1.0f;               // what sums are multiplied by at last
+  const float* row_scales = nullptr;  // and then: of each output, or one in all; null: nothing
+  int32_t row_scales_stride = 0;      // 1, or 0
   int32_t m = 0;
   int32_t column_tiles = 1;  // of rows of x
   int32_t tiles = 1;

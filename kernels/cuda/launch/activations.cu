@@ -21,11 +21,14 @@ cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t 
 }
 
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
-                                     cudaStream_t stream) {
+                                     bool fp8, cudaStream_t stream) {
   const bool whole = args.order == nullptr && args.k == k_padded && args.x_stride % 8 == 0 &&
                      reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
-  return LaunchDependent(whole ? ArrangeActivationsKernel<true> : ArrangeActivationsKernel<false>,
-                         GridFor(args.m * (k_padded / 8), kActivationThreads),
+  const auto kernel =
+      fp8 ? (whole ? ArrangeActivationsKernel<true, true> : ArrangeActivationsKernel<false, true>)
+          : (whole ? ArrangeActivationsKernel<true, false>
+                   : ArrangeActivationsKernel<false, false>);
+  return LaunchDependent(kernel, GridFor(args.m * (k_padded / 8), kActivationThreads),
                          dim3(kActivationThreads), 0, stream, static_cast<const uint16_t*>(args.x),
                          args.x_stride, args.order, args.m, args.k, static_cast<uint16_t*>(out),
                          k_padded);

@@ -13,9 +13,10 @@ cudaError_t LaunchWidenActivations(const ActivationArgs& args, float* out, cudaS
 cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t k_padded,
                                  cudaStream_t stream);
 
-// The same with the columns arranged for wgmma; k_padded is a multiple of 32.
+// The same with the columns arranged for wgmma, or for FP8 codes (`fp8`); k_padded is a multiple of
+// 32.
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
-                                     cudaStream_t stream);
+                                     bool fp8, cudaStream_t stream);
 
 // F16 x = high + low, both BF16 [m, k_padded].
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,

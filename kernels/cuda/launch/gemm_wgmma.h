@@ -18,8 +18,8 @@ struct WgmmaPlan {
   int64_t whole_tiles = 0;  // the others are shared by all blocks
   int blocks = 0;
 
-  // f16: x is F16, else BF16.
-  WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, int multiprocessors);
+  // f16: x is F16, else BF16. fp8: the weight is FP8.
+  WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors);
   int64_t ShareBytes() const {
     return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
   }
@@ -41,6 +41,9 @@ cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream);
+// One scale a row, or one in all.
+cudaError_t LaunchWgmmaFp8(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
+                           cudaStream_t stream);
 
 }  // namespace nibble::cuda
 

@@ -36,6 +36,7 @@ cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaM
   if (error != cudaSuccess) return error;
 
   // 256 elements are the most that a box may have in one dimension.
+  if constexpr (Unit::kBoxed) return MakeUnitMap(view, Shape::kRows, 1, maps.codes);
   TensorBox codes;
   codes.type = CU_TENSOR_MAP_DATA_TYPE_UINT32;
   codes.rank = 3;
@@ -93,6 +94,10 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   args.whole_tiles = static_cast<int32_t>(plan.whole_tiles);
   args.stages = std::min(kWgmmaStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
   args.unscale = Unit::kUnscale;
+  if constexpr (Unit::kScalesPerUnit == 0) {
+    args.row_scales = static_cast<const float*>(view.scales);
+    args.row_scales_stride = view.rows_per_scale == 1 ? 1 : 0;
+  }
   args.blocks = plan.blocks;
   args.shares = launch.shares;
   const auto kernel = WgmmaKernel<Pairs, Unit, Shape>;
@@ -116,16 +121,20 @@ cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
   const auto run = [&](auto shape) {
     return LaunchWgmma<Pairs, Unit, decltype(shape)>(view, plan, launch, stream);
   };
+  // Codes without scales of their own need no totals.
+  constexpr bool kPlain = Unit::kScalesPerUnit == 0;
   switch (plan.columns) {
     case 16:
-      return run(WgmmaShape<16, 4>{});
+      return run(WgmmaShape<16, 4, kPlain>{});
     case 32:
-      return run(WgmmaShape<32, 4>{});
+      return run(WgmmaShape<32, 4, kPlain>{});
     case 64:
-      return run(WgmmaShape<64, 4>{});
+      return run(WgmmaShape<64, 4, kPlain>{});
     default:
-      if constexpr (std::is_same_v<Pairs, F16Pairs>) return run(WgmmaShape<128, 2>{});
-      if constexpr (!std::is_same_v<Pairs, F16Pairs>) return run(WgmmaShape<128, 4, true>{});
+      if constexpr (std::is_same_v<Pairs, F16Pairs> && !kPlain) return run(WgmmaShape<128, 2>{});
+      if constexpr (!std::is_same_v<Pairs, F16Pairs> || kPlain) {
+        return run(WgmmaShape<128, 4, true>{});
+      }
   }
   return cudaErrorInvalidValue;
 }

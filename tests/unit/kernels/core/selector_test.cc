@@ -151,7 +151,10 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   EXPECT_EQ(kernel(nf4, 8), "cuda_gemv");
   EXPECT_EQ(kernel(nf4, 9), "cuda_wgmma");
   EXPECT_EQ(kernel(long_int4, 9), "cuda_wgmma");
-  EXPECT_EQ(kernel(Spec(Format::kFP8, 4096, 4096), 17), "cuda_gemv");
+  WeightSpec fp8 = Spec(Format::kFP8, 4096, 4096);
+  EXPECT_EQ(kernel(fp8, 17), "cuda_wgmma");
+  fp8.scale_layout = ScaleLayout::kBlock;
+  EXPECT_EQ(kernel(fp8, 17), "cuda_gemv");
   int4.scale_dtype = DType::kF32;
   EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
   int4.scale_dtype = DType::kBF16;
