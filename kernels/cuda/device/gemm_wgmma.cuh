@@ -9,9 +9,8 @@
 //
 //   device memory   x, codes, scales, zero points
 //        | tensor copies, complete on `full`
-//   ring            [stage]: x [2][kColumns][64] with the 128-byte swizzle | codes [tile] | scales
-//   |
-//        |          zero points; given back on `empty`
+//   ring            [stage]: x [2][kColumns][64], 128-byte swizzle | codes [tile] | scales | zero
+//        |          points; given back on `empty`
 //   registers       decode -> wgmma m64 x kColumns x k16 -> sums * scales -> totals
 //        |
 //   y               + bias; or, of a tile that blocks share, to memory: AddSharesKernel adds the
