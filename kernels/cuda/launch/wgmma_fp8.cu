@@ -1,7 +1,6 @@
 #include "kernels/cuda/launch/wgmma_variants.h"
 
 namespace nibble::cuda {
-namespace {
 
 // Half a unit at a time: there are no registers for all of it.
 template <class Pairs>
@@ -31,8 +30,6 @@ struct WgmmaFp8Unit {
     DecodeFp8Words<Pairs>(words[i].y, words[i].w, high);
   }
 };
-
-}  // namespace
 
 cudaError_t LaunchWgmmaFp8(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                            cudaStream_t stream) {
