@@ -57,7 +57,8 @@ int64_t BatchTimes::RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Du
     const Time& next = times[size + 1];
     if (known(size + 1, kMemory) && next.us > us) {
       // Between the two, as if the time grew evenly.
-      const double part = std::max(0.0, (us - times[size].us) / (next.us - times[size].us));
+      const double here_us = std::min(times[size].us, us);
+      const double part = std::min(1.0, (us - here_us) / (next.us - here_us));
       const auto more = static_cast<int64_t>(part * static_cast<double>(RowsOf(size)));
       return std::max(base_rows, RowsOf(size) + more);
     }

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <fstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -74,11 +77,17 @@ absl::StatusOr<OutputDirectory> OutputDirectory::Create(const std::string& path,
           fmt::format("output: '{}' is no directory of a checkpoint, it is not replaced", path));
     }
   }
-  fs::path filling = place;
-  filling += fmt::format(".partial-{}", getpid());
   fs::create_directories(place.parent_path(), error);
-  if (!fs::create_directory(filling, error)) return Unavailable(filling, "create", error);
-  return OutputDirectory(std::move(place), std::move(filling));
+  // A name that no other run has, one that was killed included.
+  std::string filling = place.string() + ".partial-XXXXXX";
+  if (mkdtemp(filling.data()) == nullptr) {
+    return Unavailable(filling, "create", std::error_code(errno, std::generic_category()));
+  }
+  fs::permissions(filling,
+                  fs::perms::others_read | fs::perms::others_exec | fs::perms::group_read |
+                      fs::perms::group_exec | fs::perms::owner_all,
+                  error);
+  return OutputDirectory(std::move(place), fs::path(filling));
 }
 
 OutputDirectory::OutputDirectory(OutputDirectory&& other) noexcept

@@ -104,6 +104,7 @@ class Quantizer {
     for (const std::string& name : left_out) {
       report_.notices.push_back(fmt::format("not copied: {}", name));
     }
+    NIBBLE_RETURN_IF_ERROR(CheckCancelled());
     NIBBLE_RETURN_IF_ERROR(output.Publish());
     report_.kept = plan_.kept;
     report_.bytes_before = plan_.bytes_before;
@@ -223,11 +224,14 @@ class Quantizer {
     return output.WriteText("model.safetensors.index.json", index.dump(2) + "\n");
   }
 
+  absl::Status CheckCancelled() const {
+    if (request_.cancelled == nullptr || !request_.cancelled->load()) return absl::OkStatus();
+    return absl::CancelledError("interrupted; nothing of the output is left");
+  }
+
   absl::Status WriteUnit(const Unit& unit, checkpoint::SafetensorsWriter& writer) {
     progress_(bytes_done_, plan_.bytes_before, unit.layer < 0 ? "" : unit.tensor);
-    if (request_.cancelled != nullptr && request_.cancelled->load()) {
-      return absl::CancelledError("interrupted; nothing of the output is left");
-    }
+    NIBBLE_RETURN_IF_ERROR(CheckCancelled());
     bytes_done_ += unit.bytes_before;
     if (unit.layer < 0) return writer.Write(unit.tensor, tensors_.find(unit.tensor)->second.data);
     const auto index = static_cast<size_t>(unit.layer);
