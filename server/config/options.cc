@@ -64,9 +64,8 @@ constexpr auto kOptions = std::to_array<Option>({
     {.key = "batch_invariant",
      .field = &Config::batch_invariant,
      .value = "",
-     .meaning =
-         "A row's answer is the same bits in every batch, whatever else is in it and however "
-         "large it is; on a GPU matmuls of more than 8 rows take longer for it."},
+     .meaning = "A row's answer has the same bits in every batch; on a GPU matmuls of more than 8 "
+                "rows take longer for it."},
     {.key = "weights_root",
      .field = &Config::weights_root,
      .value = "DIR",

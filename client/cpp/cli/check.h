@@ -18,11 +18,11 @@ namespace nibble::cli {
 
 // Compares y [M, N] with expected values, element by element, within
 //
-//   (8 * 2^-24 sqrt(K) + 3 * 2^-8) ||x|| ||w|| (1 + eps) + (eps + 2^-24) |expected| + tiny
+//   (8 * 2^-24 sqrt(K) + 2^-8) ||x|| ||w|| (1 + eps) + (eps + 2^-24) |expected| + tiny
 //
 // where x and w are the rows of that element, eps is the unit roundoff of y's type (2^-8 BF16,
-// 2^-11 F16, 2^-24 F32), 3 * 2^-8 allows for weights rounded to BF16 on one of the two sides, and
-// tiny = K 2^-126 + 2^-24 (F16) or 2^-126 covers subnormals. kernels/NUMERICS.md derives it.
+// 2^-11 F16, 2^-24 F32), 2^-8 allows for weights rounded to BF16 on one of the two sides, and tiny
+// = K 2^-126 + 2^-24 (F16) or 2^-126 covers subnormals. kernels/NUMERICS.md derives it.
 class MatmulCheck {
  public:
   // `x` [M, K] as it was sent; `x_used` as the product sees it, quantized or the same. `expected`

@@ -9,9 +9,8 @@
 
 namespace nibble::cli {
 
-// Weights rounded to BF16 on one of the two sides: code, scale and product, each by 2^-8 at most. 0
-// where both use them as they are.
-inline constexpr double kBF16WeightRoundoff = 3 * 0x1p-8;
+// Weights rounded to BF16 on one of the two sides; 0 where both use them as they are.
+inline constexpr double kBF16WeightRoundoff = 0x1p-8;
 
 // Largest |y - expected| of an output of type `dtype` with inputs of norms ||x||_2 and ||w||_2 and
 // length `k`:
