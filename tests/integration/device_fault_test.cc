@@ -33,6 +33,7 @@ class DeviceFaultTest : public ::testing::Test {
   static std::vector<std::string> Flags(std::vector<std::string> more) {
     setenv("NIBBLE_CUDA_MODULE", NIBBLE_FAULTY_MODULE, 1);
     more.push_back("--backend=cuda");
+    more.push_back("--contended-batch-us=0");  // a request is to run whole: its rows say what fails
     for (const char* name : {"m", "other"}) {
       more.push_back(fmt::format("--model={}={}/{}", name, GoldenRoot(), kModel));
     }
