@@ -337,14 +337,13 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
   if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice, device);
   const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
-  if (choice.kernel == "cuda_wgmma") {
-    return std::max(WgmmaWorkspace(shape, device).workspace.total(),
-                    shape.reorder ? GemmPlan(shape).workspace.total() : 0);
-  }
-  const bool gemm = choice.kernel == "cuda_gemm" || (gemv && shape.reorder);
+  const bool wgmma = choice.kernel == "cuda_wgmma";
+  // Uneven groups leave both to cuBLASLt, which shows in the weight alone.
+  const bool gemm = choice.kernel == "cuda_gemm" || ((gemv || wgmma) && shape.reorder);
   return std::max({gemv ? GemvPlan(shape).workspace.total() : 0,
+                   wgmma ? WgmmaWorkspace(shape, device).workspace.total() : 0,
                    gemm ? GemmPlan(shape).workspace.total() : 0,
-                   gemv || gemm ? 0 : F32Plan(shape).workspace.total()});
+                   gemv || wgmma || gemm ? 0 : F32Plan(shape).workspace.total()});
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,

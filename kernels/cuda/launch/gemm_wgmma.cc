@@ -8,10 +8,9 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int mu
   constexpr int64_t kLeastUnits = 4;  // of K, of a share
   const int64_t units = (k + kUnitInputs - 1) / kUnitInputs;
   columns = m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
-  // F16 has no room for scaled weights. The registers of their totals are those of two warpgroups.
+  // F16 has no room for scaled weights: the registers of their totals are those of two warpgroups.
   // FP8 codes are multiplied as they are.
-  scaled = columns == 128 && (!f16 || fp8);
-  groups = columns == 128 && !scaled ? 2 : 4;
+  groups = columns == 128 && f16 && !fp8 ? 2 : 4;
   const int64_t rows = int64_t{groups} * 64;
   column_tiles = (m + columns - 1) / columns;
   tiles = (n + rows - 1) / rows * column_tiles;

@@ -10,9 +10,8 @@ namespace nibble::cuda {
 
 // How the wgmma kernel divides y [m, N] and K over the blocks.
 struct WgmmaPlan {
-  int columns = 0;      // rows of x a block takes at a time: 16, 32, 64 or 128
-  int groups = 0;       // warpgroups of 64 outputs each
-  bool scaled = false;  // weights are scaled, and rounded, before they are multiplied
+  int columns = 0;  // rows of x a block takes at a time: 16, 32, 64 or 128
+  int groups = 0;   // warpgroups of 64 outputs each
   int64_t column_tiles = 0;
   int64_t tiles = 0;
   int64_t whole_tiles = 0;  // the others are shared by all blocks
