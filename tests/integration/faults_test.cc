@@ -31,8 +31,10 @@ class Clients : public FaultsTest {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetMaxReceiveMessageSize(-1);
-    return grpc::CreateCustomChannel(server().data_address(), grpc::InsecureChannelCredentials(),
-                                     arguments);
+    auto channel = grpc::CreateCustomChannel(server().data_address(),
+                                             grpc::InsecureChannelCredentials(), arguments);
+    AwaitConnection(*channel);
+    return channel;
   }
 };
 

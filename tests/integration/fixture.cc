@@ -45,7 +45,10 @@ Stubs::Stubs(const ServerProcess& server)
       control_channel(Connect(server.control_address())),
       linear(v1::Linear::NewStub(data_channel)),
       weights(v1::Weights::NewStub(control_channel)),
-      health(grpc::health::v1::Health::NewStub(data_channel)) {}
+      health(grpc::health::v1::Health::NewStub(data_channel)) {
+  AwaitConnection(*data_channel);
+  AwaitConnection(*control_channel);
+}
 
 std::string GoldenRoot() { return std::string(NIBBLE_SOURCE_DIR) + "/tests/golden"; }
 
@@ -111,6 +114,11 @@ v1::Tensor RandomBF16(int64_t rows, int64_t cols, uint32_t seed) {
 void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(50));
   context.set_wait_for_ready(true);
+}
+
+void AwaitConnection(grpc::Channel& channel) {
+  EXPECT_TRUE(
+      channel.WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(50)));
 }
 
 grpc::Status Load(Stubs& stubs, const std::string& name, const std::string& path,

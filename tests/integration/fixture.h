@@ -56,6 +56,10 @@ grpc::Status Matmul(Stubs& stubs, const v1::MatmulRequest& request, v1::MatmulRe
 v1::MatmulRequest MatmulOf(const std::string& weight, const v1::Tensor& x);
 void SetDeadline(grpc::ClientContext& context);
 
+// Waits until the channel has a connection, for calls that do not wait themselves. A first attempt
+// may fail by chance: gRPC 1.51 reads the errno of connect() after calls that can change it.
+void AwaitConnection(grpc::Channel& channel);
+
 // The value of the first sample of the exposition `text` whose line starts with `series`; -1
 // without one.
 double Sample(const std::string& text, const std::string& series);
