@@ -18,8 +18,10 @@ namespace {
 // Sixteen bytes side by side (a vector type of GCC and Clang).
 using Bytes = uint8_t __attribute__((vector_size(16)));
 
-// Stores past the caches where the machine can: a weight is far larger than they are, and lines
-// that are written whole need not be fetched. `to` is aligned to 16 bytes.
+// Stores past the caches where the machine can, for rows that are written piece by piece: a weight
+// is far larger than they are, and lines that are written whole need not be fetched. `to` is
+// aligned to 16 bytes. Rows that are written one after the other are stored plainly: the system has
+// just cleared their pages, which are in the caches (NF4 loads at 5.6 GB/s in place of 4.9).
 void StorePast(uint8_t* to, const Bytes& bytes) {
 #if defined(__SSE2__)
   __m128i bits;
@@ -53,7 +55,7 @@ void UnpackCodes(const uint8_t* packed, int64_t first, int64_t count, uint8_t* c
 
 // Whole groups of kDecodeGroup codes that begin with a byte: code j of the first sixteen goes to
 // the low nibble of byte j, code 16 + j to its high one.
-template <bool kEvenIsHigh>
+template <bool kEvenIsHigh, bool kPast>
 void PackGroups(const uint8_t* from, int64_t groups, uint8_t* to) {
   static_assert(kDecodeGroup == 2 * sizeof(Bytes));
   for (int64_t group = 0; group < groups; ++group, from += sizeof(Bytes), to += sizeof(Bytes)) {
@@ -68,18 +70,23 @@ void PackGroups(const uint8_t* from, int64_t groups, uint8_t* to) {
         __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const Bytes second = __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28,
                                                  13, 29, 14, 30, 15, 31);
-    StorePast(to, first | second << 4);
+    packed = first | second << 4;
+    if constexpr (kPast) {
+      StorePast(to, packed);
+    } else {
+      std::memcpy(to, &packed, sizeof(packed));
+    }
   }
 }
 
 // `count` codes of a row, of which the first is number `first` of `from`, in groups of kDecodeGroup
 // padded with zeros. `row` is scratch for as many, padded, with zeros beyond them.
-template <bool kEvenIsHigh>
+template <bool kEvenIsHigh, bool kPast>
 void PackRow(const uint8_t* from, int64_t first, int64_t count, uint8_t* row, uint8_t* to) {
   int64_t k = 0;
   if (first % 2 == 0) {
     const int64_t groups = count / kDecodeGroup;
-    PackGroups<kEvenIsHigh>(from + first / 2, groups, to);
+    PackGroups<kEvenIsHigh, kPast>(from + first / 2, groups, to);
     k = groups * kDecodeGroup;
   }
   UnpackCodes<kEvenIsHigh>(from, first + k, count - k, row + k);
@@ -191,7 +198,7 @@ void PackFromSource(const CodeSource& source, const PackedWeight& packed, Column
         continue;
       }
       for (int64_t i = 0; i < tile.rows; ++i, out += packed.row_bytes) {
-        PackRow<false>(codes + i * stride, 0, tile.inputs, row, out);
+        PackRow<false, true>(codes + i * stride, 0, tile.inputs, row, out);
       }
     }
   }
@@ -216,9 +223,9 @@ void PackCodes(const CanonicalWeight& weight, const PackedWeight& packed, uint8_
   } else {
     for (int64_t n = 0; n < spec.n; ++n, to += packed.row_bytes) {
       if (packed.flat_runs()) {
-        PackRow<true>(from, n * spec.k, spec.k, row.data(), to);
+        PackRow<true, false>(from, n * spec.k, spec.k, row.data(), to);
       } else {
-        PackRow<false>(from + n * row_bytes, 0, spec.k, row.data(), to);
+        PackRow<false, false>(from + n * row_bytes, 0, spec.k, row.data(), to);
       }
     }
   }

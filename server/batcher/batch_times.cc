@@ -67,4 +67,15 @@ int64_t BatchTimes::RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Du
   return std::max(base_rows, RowsOf(size));
 }
 
+Clock::Duration BatchTimes::Expected(const BatchKey& key, int64_t rows, Clock::Duration most,
+                                     Clock::TimePoint now) const {
+  const auto found = keys_.find(key);
+  const size_t size = SizeOf(rows);
+  if (found == keys_.end() || size >= kSizes) return most;
+  const Time& time = found->second[size];
+  if (time.at == Clock::TimePoint::min() || now - time.at >= kMemory) return most;
+  return std::min(most, std::chrono::duration_cast<Clock::Duration>(
+                            std::chrono::duration<double, std::micro>(time.us)));
+}
+
 }  // namespace nibble::server

@@ -25,6 +25,11 @@ class BatchTimes {
   int64_t RowsWithin(const BatchKey& key, int64_t base_rows, Clock::Duration least,
                      Clock::TimePoint now) const;
 
+  // What a batch of `rows` (> 0) should take, but at most `most`: also where none of that size has
+  // run for a while.
+  Clock::Duration Expected(const BatchKey& key, int64_t rows, Clock::Duration most,
+                           Clock::TimePoint now) const;
+
  private:
   static constexpr size_t kSizes = 32;
   struct Time {

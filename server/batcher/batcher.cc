@@ -37,9 +37,12 @@ bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
   if (!queue_.empty()) {
     const Clock::TimePoint now = clock_.Now();
     DropExpired(now, visit.ended);
-    const bool idle = running_ < options_.batches_in_flight;
+    const bool idle = MayStartBatch(now);
     taken = idle && TakeBatch(now, formed);
-    if (taken) ++running_;
+    if (taken) {
+      ++running_;
+      running_time_ += formed.expected;
+    }
     for (Request* request : formed.requests) {
       ++request->pieces_in_flight;
       if (request->outcome.batches++ == 0) {
@@ -52,16 +55,27 @@ bool Batcher::Impl::FormBatch(Visit& visit, FormedBatch& formed) {
   return taken;
 }
 
+int64_t Batcher::Impl::ContendedRows(Clock::TimePoint now) {
+  return options_.contended_batch.count() > 0 ? contention_.LightRequestRows(now) : 0;
+}
+
+bool Batcher::Impl::MayStartBatch(Clock::TimePoint now) {
+  if (running_ == 0) return true;
+  if (running_ >= options_.batches_in_flight) return false;
+  // A light caller's next request waits for all that run.
+  return running_time_ < options_.contended_batch || ContendedRows(now) == 0;
+}
+
 bool Batcher::Impl::TakeBatch(Clock::TimePoint now, FormedBatch& formed) {
   const Clock::TimePoint ripe =
       accepting_ ? now - options_.max_queue_delay : Clock::TimePoint::max();
   Lane* lane = queue_.Next(ripe);
   if (lane == nullptr) return false;
   int64_t most_rows = options_.max_batch_rows;
-  const int64_t light_rows = contention_.LightRequestRows(now);
+  const int64_t light_rows = ContendedRows(now);
   // One that starts before its time because it is full is taken whole: what is left would be held.
   const bool early = queue_.Oldest()->submitted > ripe;
-  if (light_rows > 0 && !early && options_.contended_batch.count() > 0) {
+  if (light_rows > 0 && !early) {
     // As many rows of each caller as the lightest one asks for, and more where that does not take
     // too long.
     const auto callers = static_cast<int64_t>(lane->flows.size());
@@ -72,6 +86,8 @@ bool Batcher::Impl::TakeBatch(Clock::TimePoint now, FormedBatch& formed) {
   }
   queue_.Take(*lane, most_rows, formed.batch, formed.requests);
   formed.at = now;
+  formed.expected =
+      times_.Expected(formed.batch.key, formed.batch.rows, options_.contended_batch, now);
   return true;
 }
 
@@ -85,7 +101,8 @@ void Batcher::Impl::RunBatch(Visit& visit, FormedBatch formed) {
     }
   }
   visit.in_run = true;
-  RunningBatch running{formed.batch.key, formed.batch.rows, formed.at, std::move(formed.requests)};
+  RunningBatch running{formed.batch.key, formed.batch.rows, formed.at, formed.expected,
+                       std::move(formed.requests)};
   executor_.Run(std::move(formed.batch),
                 [self = shared_from_this(), running = std::move(running)](
                     const BatchResult& result) { self->OnBatchDone(running, result); });
@@ -95,6 +112,7 @@ void Batcher::Impl::RunBatch(Visit& visit, FormedBatch formed) {
 void Batcher::Impl::OnBatchDone(const RunningBatch& batch, const BatchResult& result) {
   Enter([&](Ended& ended) {
     --running_;
+    running_time_ -= batch.expected;
     if (result.status.ok()) times_.Record(batch.key, batch.rows, batch.begin, clock_.Now());
     for (Request* request : batch.requests) {
       Outcome& outcome = request->outcome;

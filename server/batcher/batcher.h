@@ -129,7 +129,7 @@ class Batcher {
     std::chrono::microseconds max_queue_delay{0};
     // While a caller shares the device with one who asks for much more, a batch is kept to about
     // this time, or 1.5 times that of one request like the lighter one's of each, where that is
-    // longer.
+    // longer; and no other one starts while those in flight should take as long together.
     // 0: max_batch_rows is the only bound.
     std::chrono::microseconds contended_batch{1000};
     int batches_in_flight = 1;

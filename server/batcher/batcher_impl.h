@@ -72,11 +72,13 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
     Batch batch;
     std::vector<Request*> requests;  // of batch.pieces, index for index
     Clock::TimePoint at;
+    Clock::Duration expected{};  // at most contended_batch
   };
   struct RunningBatch {
     BatchKey key;
     int64_t rows = 0;
     Clock::TimePoint begin;
+    Clock::Duration expected;
     std::vector<Request*> requests;
   };
 
@@ -117,7 +119,10 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   void DropQueuedRows(Request& request, const absl::Status& status, RejectReason reason,
                       Clock::TimePoint now, Ended& ended);
   void DropExpired(Clock::TimePoint now, Ended& ended);
-  // Moves the rows of the next batch out of the queue; false where none may start.
+  // The rows of a light caller's request while another asks for much more, else 0.
+  int64_t ContendedRows(Clock::TimePoint now);
+  bool MayStartBatch(Clock::TimePoint now);
+  // Moves the rows of the next batch out of the queue; false where none is ripe.
   bool TakeBatch(Clock::TimePoint now, FormedBatch& formed);
   void ArmTimer(bool hold_oldest);
   void ReportQueueRows(std::unique_lock<std::mutex>& lock);
@@ -136,6 +141,7 @@ class Batcher::Impl : public std::enable_shared_from_this<Batcher::Impl> {
   Contention contention_;
   BatchTimes times_;
   int running_ = 0;  // batches in flight
+  Clock::Duration running_time_{};  // that they should take together
 
   // One timer for the earliest deadline and the end of a hold. It is only ever moved forward: one
   // that fires too early finds nothing to do and is set again, which costs less than following

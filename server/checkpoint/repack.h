@@ -57,6 +57,10 @@ struct PackedZeros {
   int64_t Count(int value) const;
   // Fills `out`, U8 [N, G].
   void Unpack(std::span<std::byte> out) const;
+
+ private:
+  // The whole words of a row of [G, N/8].
+  void UnpackWords(std::span<std::byte> out) const;
 };
 
 }  // namespace nibble::checkpoint

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures a server on this machine end to end: starts nibbled, uploads layers, lets callers multiply one row
-(or --rows) a call, and writes end_to_end.json and end_to_end.md. Exits 1 when a call fails, or when
-nibble_bandwidth_ratio is not the bytes over the device time that the server's own counters and the replies tell."""
+(or --rows) a call, and writes end_to_end.json and end_to_end.md. With --load, calls of many rows are measured
+against Echo of the same bytes too. Exits 1 when a call fails, or when nibble_bandwidth_ratio is not the bytes over
+the device time that the server's own counters and the replies tell."""
 
 import argparse
 import json
@@ -17,6 +18,7 @@ import time
 import urllib.request
 
 LAYERS = (("nf4", 4096, 4096), ("nf4", 28672, 4096), ("int4", 28672, 4096))
+PREFILL = ("int4", 4096, 14336)
 RATIO_TOLERANCE = 0.05
 START_SECONDS = 120
 
@@ -51,7 +53,7 @@ class Server:
         self._process = subprocess.Popen(
             [options.nibbled, "--listen=" + (socket if unix else "127.0.0.1:0"),
              "--control-listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0",
-             "--port-file=" + self._ports, "--backend=" + options.backend, "--drain-grace-ms=0",
+             "--port-file=" + self._ports, "--backend=" + options.backend, "--drain-grace-ms=0", "--enable-echo",
              *options.server_flag], stderr=self._log, stdout=self._log)
         try:
             ports = self._wait_for_ports()
@@ -59,6 +61,7 @@ class Server:
             self._command = [
                 options.nibble, "--server", socket if unix else f"127.0.0.1:{ports['data']}",
                 "--control", f"127.0.0.1:{ports['control']}", "--json"]
+            self.addresses = self._command[1:5]
         except Failure:
             self.stop()
             raise
@@ -130,6 +133,20 @@ def measure(server, weight, callers, rows, seconds):
         "bytes_per_batch": moved / batches, "kernels": bench["kernels"]}
 
 
+def measure_prefill(options, server, weight, callers, scratch):
+    """Calls of many rows, and Echo with the same bytes both ways."""
+    report = os.path.join(scratch, "load.json")
+    subprocess.run(
+        [options.load, *server.addresses, "--weight", weight, "--rows", str(options.prefill_rows), "--concurrency",
+         str(callers), "--seconds", str(options.seconds), "--against-echo", "--json", report],
+        stdout=subprocess.DEVNULL, timeout=600, check=True)
+    run = json.loads(pathlib.Path(report).read_text())["runs"][0]
+    return {
+        "weight": weight, "rows": options.prefill_rows, "callers": callers, "calls_per_s": run["answers_per_s"],
+        "p50_us": run["latency_us"]["p50"], "echo_calls_per_s": run["echo"]["answers_per_s"],
+        "of_echo": run["over_echo"]["rate"]}
+
+
 def check_ratio(server, weight, alone):
     """nibble_bandwidth_ratio of a server that has only served `alone`, within the ratio's window."""
     metrics = server.metrics()
@@ -158,6 +175,10 @@ def markdown(results):
             "{batch_rows:.1f} | {kernel_us:.1f} µs | {queue_us:.0f} µs | {host_us:.0f} µs | "
             "{transport_us:.0f} µs |".format(**run))
     lines.append("")
+    for run in results.get("prefill", []):
+        lines.append(
+            "{rows} rows a call of {weight} over {socket}, {callers} callers: {calls_per_s:,.1f} calls/s, p50 {p50_us:,.0f} "
+            "µs; echo of the same bytes {echo_calls_per_s:,.1f}/s; {of_echo:.0%} of its rate.".format(**run))
     for ratio in results["ratios"]:
         lines.append(
             "nibble_bandwidth_ratio of {weight} at one caller: {ratio:.4f}; by the counters {by_counters:.4f}, by the "
@@ -186,10 +207,36 @@ def run_layer(options, layer, unix, scratch, results):
         server.stop()
 
 
+def run_prefill(options, unix, scratch, results):
+    form, outputs, inputs = options.prefill
+    name = f"{form}_{outputs}x{inputs}"
+    matrix = os.path.join(scratch, f"{outputs}x{inputs}.safetensors")
+    if not os.path.exists(matrix):
+        write_matrix(matrix, outputs, inputs, seed=outputs)
+    server = Server(options, unix, scratch)
+    try:
+        server.call("upload", name, "--matrix", matrix, "--tensor", "w", "--format", form)
+        for callers in options.prefill_callers:
+            run = measure_prefill(options, server, name, callers, scratch)
+            run["socket"] = "unix" if unix else "tcp"
+            results["prefill"].append(run)
+            print(markdown({"runs": [], "prefill": [run], "ratios": []}).splitlines()[-1], flush=True)
+    finally:
+        server.stop()
+
+
+def parse_layer(parser, flag, text):
+    parts = re.fullmatch(r"(\w+):(\d+)x(\d+)", text)
+    if not parts:
+        parser.error(f"{flag}: expected format:NxK; received {text}")
+    return (parts[1], int(parts[2]), int(parts[3]))
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nibbled", required=True, help="the server")
     parser.add_argument("--nibble", required=True, help="the command")
+    parser.add_argument("--load", help="nibble-load: measure calls of many rows too")
     parser.add_argument("--output", required=True, help="directory of the results")
     parser.add_argument("--backend", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=5.0, help="of each run; at most 8, for the ratio's window")
@@ -197,29 +244,32 @@ def parse():
     parser.add_argument("--callers", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--layers", nargs="+", help="format:NxK; default: " + " ".join(
         f"{form}:{n}x{k}" for form, n, k in LAYERS))
+    parser.add_argument("--prefill", default="{}:{}x{}".format(*PREFILL), help="layer of calls of many rows")
+    parser.add_argument("--prefill-rows", type=int, default=512)
+    parser.add_argument("--prefill-callers", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--sockets", nargs="+", default=["tcp", "unix"], choices=("tcp", "unix"))
     parser.add_argument("--server-flag", action="append", default=[], help="passed on to nibbled; repeatable")
     options = parser.parse_args()
     options.seconds = min(options.seconds, 8.0)
+    options.prefill = parse_layer(parser, "--prefill", options.prefill)
     if options.layers:
-        parts = [re.fullmatch(r"(\w+):(\d+)x(\d+)", layer) for layer in options.layers]
-        if not all(parts):
-            parser.error("--layers: expected format:NxK")
-        options.layers = [(p[1], int(p[2]), int(p[3])) for p in parts]
+        options.layers = [parse_layer(parser, "--layers", layer) for layer in options.layers]
     return options
 
 
 def main():
     options = parse()
     os.makedirs(options.output, exist_ok=True)
-    results = {"seconds": options.seconds, "cores": os.cpu_count(), "runs": [], "ratios": []}
+    results = {"seconds": options.seconds, "cores": os.cpu_count(), "runs": [], "prefill": [], "ratios": []}
     status = 0
     with tempfile.TemporaryDirectory() as scratch:
         try:
             for socket in options.sockets:
                 for layer in options.layers or LAYERS:
                     run_layer(options, layer, socket == "unix", scratch, results)
-        except (Failure, OSError, KeyError, ZeroDivisionError, subprocess.TimeoutExpired) as error:
+                if options.load:
+                    run_prefill(options, socket == "unix", scratch, results)
+        except (Failure, OSError, KeyError, ZeroDivisionError, subprocess.SubprocessError) as error:
             print(f"end_to_end: {type(error).__name__}: {error}", file=sys.stderr)
             status = 1
     output = pathlib.Path(options.output)

@@ -7,8 +7,8 @@ usage() {
 usage: tests/bench/gpu.sh [--binaries DIR] [--output DIR] [--no-conformance] [--no-sanitizer] [--no-bench]
                           [--no-end-to-end]
 
-  --binaries DIR    where conformance_test, gpu_bench, nibbled, nibble and libnibble_cuda.so are: a directory with all
-                    of them, or a build tree; default: build/cuda-release
+  --binaries DIR    where conformance_test, gpu_bench, nibbled, nibble, nibble-load and libnibble_cuda.so are: a directory
+                    with all of them, or a build tree; default: build/cuda-release
   --output DIR      where logs and results go; default: build/gpu
   --no-conformance, --no-sanitizer, --no-bench, --no-end-to-end
                     leave a step out
@@ -16,8 +16,8 @@ usage: tests/bench/gpu.sh [--binaries DIR] [--output DIR] [--no-conformance] [--
 Four steps, each of which fails the script: the conformance suite on the GPU; a reduced suite under
 compute-sanitizer (memcheck, racecheck, initcheck, synccheck), which must have run kernels; gpu_bench, which
 checks answers before it times (bench.json); end_to_end.py, which measures a server with 1, 16 and 64 callers over
-TCP and a Unix socket and checks nibble_bandwidth_ratio (end_to_end.json, end_to_end.md). cuBLASLt
-(libcublasLt.so.13) must be where the loader finds it.
+TCP and a Unix socket, calls of 512 rows against Echo, and checks nibble_bandwidth_ratio (end_to_end.json,
+end_to_end.md). cuBLASLt (libcublasLt.so.13) must be where the loader finds it.
 END
 }
 
@@ -102,5 +102,5 @@ fi
 if $end_to_end; then
   echo '== end to end'
   python3 "$(dirname "${BASH_SOURCE[0]}")/end_to_end.py" --nibbled "$(find_binary nibbled)" \
-    --nibble "$(find_binary nibble)" --output "$output"
+    --nibble "$(find_binary nibble)" --load "$(find_binary nibble-load)" --output "$output"
 fi

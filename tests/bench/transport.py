@@ -4,7 +4,7 @@
 usage: tests/bench/transport.py [--build DIR] [--seconds S] [--repeats N] [--json FILE]
 
 Every number is the median over the repeats, which take turns, so that a busy moment of the machine meets
-all of them. Servers and callers are processes of their own; those called *_malloc run on the C library's
+all of them; so is every ratio, of two that follow one another. Servers and callers are processes of their own; those called *_malloc run on the C library's
 allocator. Build the two peers first: cmake --build --preset release --target transport_peer
 transport_peer_malloc
 """
@@ -56,8 +56,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     parser.add_argument("--build", default=os.path.join(root, "build", "release"))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--json", help="where the numbers are written")
     options = parser.parse_args()
     bench = os.path.join(options.build, "tests", "bench")
@@ -105,7 +105,7 @@ def main():
               f"p99 {result['p99_us']:10.1f} us   server CPU {result['server_cpu_us']:8.1f} us/call")
 
     def ratio(key, over, under):
-        return results[over][key] / results[under][key]
+        return statistics.median(a[key] / b[key] for a, b in zip(runs[over], runs[under]))
 
     # (what, value, bound, whether the value may be at most the bound or at least)
     targets = []

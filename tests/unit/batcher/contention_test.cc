@@ -69,6 +69,9 @@ class BatchTimesTest : public ::testing::Test {
   int64_t Rows(int64_t base, microseconds least = microseconds(0)) const {
     return times_.RowsWithin(Key(1), base, least, now_);
   }
+  Clock::Duration Expected(int64_t rows, Clock::Duration most) const {
+    return times_.Expected(Key(1), rows, most, now_);
+  }
 
   BatchTimes times_;
   Clock::TimePoint now_{};
@@ -125,6 +128,17 @@ TEST_F(BatchTimesTest, AnySizeIsSafe) {
   EXPECT_EQ(Rows(1), 2);
 }
 
+TEST_F(BatchTimesTest, WhatABatchShouldTake) {
+  EXPECT_EQ(Expected(3, milliseconds(1)), milliseconds(1)) << "not known";
+  Ran(4, microseconds(300));
+  EXPECT_EQ(Expected(3, milliseconds(1)), microseconds(300));
+  EXPECT_EQ(Expected(3, microseconds(200)), microseconds(200));
+  EXPECT_EQ(Expected(2, milliseconds(1)), milliseconds(1));
+  EXPECT_EQ(Expected(int64_t{1} << 40, milliseconds(1)), milliseconds(1));
+  now_ += seconds(60);
+  EXPECT_EQ(Expected(3, milliseconds(1)), milliseconds(1)) << "forgotten";
+}
+
 class ContendedBatchTest : public BatcherTest {
  protected:
   // The flood's backlog, and a request of the light caller for each window.
@@ -162,6 +176,24 @@ TEST_F(ContendedBatchTest, ABacklogFillsShortBatchesOnlyWhileALightCallerIsThere
   clock_.Advance(seconds(20));
   Flood(1);
   EXPECT_EQ(NextAfter(TimeOf(rows)), 64) << "alone again";
+  ReleaseAll();
+}
+
+TEST_F(ContendedBatchTest, SlowBatchesRunOneAtATimeForALightCaller) {
+  Start({.max_batch_rows = 1, .contended_batch = microseconds(400), .batches_in_flight = 3});
+  Flood(400);
+  EXPECT_EQ(executor_.held(), 3u) << "alone";
+  Send(1, 1, {.caller = kLight});
+  clock_.Advance(seconds(1));
+  NextAfter(TimeOf(1));
+  EXPECT_EQ(executor_.held(), 2u) << "those in flight take too long";
+  NextAfter(TimeOf(1));
+  for (int i = 0; i < 10; ++i) {
+    NextAfter(microseconds(400));
+    EXPECT_EQ(executor_.held(), 1u);
+  }
+  for (int i = 0; i < 20; ++i) NextAfter(microseconds(50));
+  EXPECT_EQ(executor_.held(), 3u) << "of short ones";
   ReleaseAll();
 }
 
