@@ -14,7 +14,7 @@
 namespace nibble::server {
 namespace {
 
-// Above the pages and buffers of the largest layer: room for others beside it.
+// Beside two of the largest layers, where those need nothing but their bytes.
 constexpr int64_t kBesideLargestBytes = int64_t{64} << 20;
 constexpr int kMaxThreads = 8;
 
@@ -30,8 +30,11 @@ absl::Status AddLayers(const checkpoint::Checkpoint& checkpoint,
                        const std::atomic<bool>& cancelled, LoadProgress progress,
                        WeightStore::Transaction& transaction) try {
   const std::vector<checkpoint::Layer>& layers = checkpoint.layers();
+  // Within twice the largest tensor and 256 MiB, also where a layer takes twice its bytes.
   int64_t largest = 0;
-  for (const checkpoint::Layer& layer : layers) largest = std::max(largest, layer.host_bytes);
+  for (const checkpoint::Layer& layer : layers) {
+    largest = std::max({largest, layer.host_bytes, 2 * layer.bytes});
+  }
   LayerQueue queue(ThreadCount(layers.size()), largest + kBesideLargestBytes, [&](size_t i) {
     NIBBLE_ASSIGN_OR_RETURN(const CanonicalWeight weight, checkpoint.LoadForUpload(i));
     NIBBLE_RETURN_IF_ERROR(transaction.Add(planned[i].name, weight));
