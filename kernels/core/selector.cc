@@ -23,6 +23,8 @@ struct Entry {
 
 constexpr int64_t kAnyM = std::numeric_limits<int64_t>::max();
 
+// The conditions of kCudaTable are crossovers; what cannot run is told by CudaKernelFits.
+
 // No scale changes along K.
 bool WithoutBlocks(const Problem& problem) { return !core::HasBlockScales(problem); }
 
@@ -82,16 +84,21 @@ std::span<const Entry> TableOf(BackendKind kind) {
   return kCpuTable;
 }
 
+// Whether the entry's kernel can run the problem at all.
+bool Fits(const Entry& entry, const Problem& problem, const DeviceInfo& device) {
+  return entry.op == problem.op &&
+         (device.kind != BackendKind::kCuda || problem.op != Op::kMatmul ||
+          core::CudaKernelFits(problem, entry.choice.kernel, device.compute_capability));
+}
+
 const Entry& Find(const DeviceInfo& device, const Problem& problem) {
   const BackendKind kind = device.kind;
   const bool invariant = kind == BackendKind::kCuda && device.batch_invariant &&
                          problem.op == Op::kMatmul;  // other ops are so anyway
   const std::span<const Entry> table = invariant ? kCudaInvariantTable : TableOf(kind);
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
-    return entry.op == problem.op && problem.m <= entry.m_max &&
-           (entry.only == nullptr || entry.only(problem)) &&
-           (kind != BackendKind::kCuda || problem.op != Op::kMatmul ||
-            core::CudaKernelFits(problem, entry.choice.kernel, device.compute_capability));
+    return problem.m <= entry.m_max && (entry.only == nullptr || entry.only(problem)) &&
+           Fits(entry, problem, device);
   });
   return found != table.end() ? *found : table.back();
 }
@@ -164,6 +171,33 @@ std::string TileSize(int size, std::string_view whole) {
 
 Choice Select(const Problem& problem, const DeviceInfo& device) {
   return Find(device, problem).choice;
+}
+
+std::vector<Choice> MatmulCandidates(const Problem& problem, const DeviceInfo& device) {
+  if (problem.op != Op::kMatmul) return {};
+  std::vector<Choice> candidates = {Select(problem, device)};
+  if (device.batch_invariant) return candidates;
+  const std::span<const Entry> table = TableOf(device.kind);
+  for (const Entry& entry : table) {
+    if (!Fits(entry, problem, device)) continue;
+    // Of a kernel's entries the first for these rows, else the last.
+    const bool last =
+        std::none_of(&entry + 1, table.data() + table.size(), [&](const Entry& other) {
+          return other.op == entry.op && other.choice.kernel == entry.choice.kernel;
+        });
+    const bool known =
+        std::ranges::find(candidates, entry.choice.kernel, &Choice::kernel) != candidates.end();
+    if (!known && (problem.m <= entry.m_max || last)) candidates.push_back(entry.choice);
+  }
+  return candidates;
+}
+
+double PredictMicroseconds(const Problem& problem, const DeviceInfo& device) {
+  const double bandwidth = device.peak_bandwidth_bytes_per_second;
+  if (!(bandwidth > 0.0)) return 0.0;
+  const Traffic traffic = TrafficOf(problem);
+  return (static_cast<double>(traffic.read_bytes) + static_cast<double>(traffic.written_bytes)) /
+         bandwidth * 1e6;
 }
 
 std::vector<std::string_view> KernelNames(BackendKind kind, Op op) {

@@ -114,6 +114,12 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
     }
   }
   info.name = properties.name;
+  int driver = 0;
+  int runtime = 0;
+  if (cudaDriverGetVersion(&driver) == cudaSuccess &&
+      cudaRuntimeGetVersion(&runtime) == cudaSuccess) {
+    info.driver = fmt::format("driver {} runtime {}", driver, runtime);
+  }
   info.cores = properties.multiProcessorCount;
   info.compute_capability = properties.major * 10 + properties.minor;
   info.memory_bytes = free_bytes > kHeadroomBytes ? free_bytes - kHeadroomBytes : 0;

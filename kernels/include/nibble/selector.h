@@ -16,8 +16,9 @@ namespace nibble {
 enum class BackendKind : uint8_t { kCpu, kCuda };
 
 struct DeviceInfo {
-  std::string id;    // "cpu:0", "cuda:1": how flags, replies and metrics name it
-  std::string name;  // the processor or GPU
+  std::string id;      // "cpu:0", "cuda:1": how flags, replies and metrics name it
+  std::string name;    // the processor or GPU
+  std::string driver;  // CUDA: the versions of driver and runtime. CPU: empty
   BackendKind kind = BackendKind::kCpu;
   int cores = 1;                               // CPU: worker threads. CUDA: SMs
   int compute_capability = 0;                  // CUDA: 10 * major + minor. CPU: 0
@@ -60,6 +61,17 @@ struct Choice {
 
 Choice Select(const Problem& problem, const DeviceInfo& device);
 
+// What a matmul can run with on the device: every kernel of the device's table that fits the
+// problem, once, with the tile that the table gives it for these rows. Select's own comes first;
+// where the device is batch_invariant it is the only one. Crossovers, which are there for speed
+// alone, do not count. Empty for other ops.
+std::vector<Choice> MatmulCandidates(const Problem& problem, const DeviceInfo& device);
+
+// Time of the problem in microseconds by the roofline of memory alone: the bytes of TrafficOf over
+// the device's measured read bandwidth. DeviceInfo has no measured peak of arithmetic, so many rows
+// take longer than this says. 0 where the bandwidth is not known, or there are no rows.
+double PredictMicroseconds(const Problem& problem, const DeviceInfo& device);
+
 // Every name that Select can return in Choice::kernel for `kind` and `op`; metric handles are made
 // from it.
 std::vector<std::string_view> KernelNames(BackendKind kind, Op op);
@@ -72,6 +84,7 @@ struct ChoiceRange {
   int64_t m_begin = 0;
   int64_t m_end = 0;  // inclusive
   Choice choice;
+  bool measured = false;  // decided by measurements (measured.h), not by the built-in table
 };
 std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DType output,
                                        QuantMode activation, const DeviceInfo& device,
