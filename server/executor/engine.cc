@@ -1,6 +1,7 @@
 #include "server/executor/engine.h"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -51,6 +52,7 @@ class MetricsObserver : public BatcherObserver {
 
   void OnQueueRows(int64_t queued_rows) override { device_->SetQueueRows(queued_rows); }
   void OnBatchFormed(int op, int64_t rows) override {
+    batches_.fetch_add(1, std::memory_order_relaxed);
     ops_[static_cast<size_t>(op)]->BatchFormed(rows);
   }
   void OnQueued(int op, double queue_us) override {
@@ -59,8 +61,10 @@ class MetricsObserver : public BatcherObserver {
   void OnRejected(RejectReason reason) override {
     rejections_[static_cast<size_t>(reason)]->Rejected();
   }
+  uint64_t batches() const { return batches_.load(std::memory_order_relaxed); }
 
  private:
+  std::atomic<uint64_t> batches_{0};
   DeviceMetrics* device_;
   std::array<OpMetrics*, kOps> ops_{};
   std::array<RejectionMetrics*, kReasons> rejections_{};
@@ -72,6 +76,7 @@ struct DeviceQueue {
   std::unique_ptr<MetricsObserver> observer;
   std::unique_ptr<Batcher> batcher;
   std::unique_ptr<Executor> executor;
+  TunedChoices* tuned = nullptr;
 };
 
 class DevicesEngine : public Engine {
@@ -86,7 +91,8 @@ class DevicesEngine : public Engine {
     }
     const size_t index = queues_.size();
     DeviceQueue queue;
-    const Executor::Options lanes{batching.batches_in_flight, SpinOf(device.info())};
+    if (!options.tuned.empty()) queue.tuned = options.tuned[index];
+    const Executor::Options lanes{batching.batches_in_flight, SpinOf(device.info()), queue.tuned};
     NIBBLE_ASSIGN_OR_RETURN(
         queue.executor,
         Executor::Create(device, lanes, &metrics, [this, index](const absl::Status& status) {
@@ -101,6 +107,17 @@ class DevicesEngine : public Engine {
   }
 
   Batcher& batcher(size_t device_index) override { return *queues_[device_index].batcher; }
+
+  DeviceActivity activity(size_t device_index) const override {
+    const DeviceQueue& queue = queues_[device_index];
+    // In this order: a request that ends in between has begun a batch.
+    const int64_t pending = queue.batcher->pending();
+    return {pending, queue.observer->batches()};
+  }
+
+  const TunedChoices* tuned(size_t device_index) const override {
+    return queues_[device_index].tuned;
+  }
 
   size_t LeastLoadedDevice() const override {
     size_t best = 0;

@@ -166,7 +166,8 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     std::function<void(const absl::Status&)> on_device_lost) {
   std::vector<std::unique_ptr<Lane>> created;
   for (int i = 0; i < options.lanes; ++i) {
-    NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, Lane::Create(device, metrics));
+    NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
+                            Lane::Create(device, metrics, options.tuned));
     created.push_back(std::move(lane));
   }
   return std::make_unique<LanesExecutor>(device, options, std::move(created),

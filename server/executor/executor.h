@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "nibble/backend.h"
 #include "server/batcher/batcher.h"
+#include "server/executor/tuned_choices.h"
 #include "server/metrics/metrics.h"
 
 namespace nibble::server {
@@ -21,6 +22,7 @@ class Executor : public BatchExecutor {
     // While batches follow one another this closely, one idle lane waits for the next one awake, at
     // most this long: waking a thread can take longer than the batch. 0: idle lanes sleep.
     std::chrono::microseconds spin{0};
+    TunedChoices* tuned = nullptr;  // null: the built-in choices; outlives the executor
   };
   // `metrics` may be null. `on_device_lost` is called once, from a lane, when the device reports a
   // sticky error. `device` and `metrics` outlive the executor.

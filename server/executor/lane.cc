@@ -51,15 +51,17 @@ std::vector<void*> Addresses(const Buffer* buffer, const std::vector<uint64_t>& 
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(Device& device, Metrics* metrics) {
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(Device& device, Metrics* metrics,
+                                                   TunedChoices* tuned) {
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream());
-  return std::unique_ptr<Lane>(new Lane(device, std::move(stream), metrics));
+  return std::unique_ptr<Lane>(new Lane(device, std::move(stream), metrics, tuned));
 }
 
-Lane::Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics)
+Lane::Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics, TunedChoices* tuned)
     : device_(device),
       stream_(std::move(stream)),
       metrics_(metrics),
+      tuned_(tuned),
       graphs_(kMaxGraphs, kRecordAtUse) {
   if (metrics_ != nullptr) device_metrics_ = metrics_->Device(device_.info().id);
 }
@@ -95,7 +97,8 @@ absl::Status Lane::Grow(std::unique_ptr<Buffer>& buffer, uint64_t bytes, MemoryK
 BatchResult Lane::Run(const Batch& batch) {
   const Operation& operation = *JobOf(batch.pieces.front()).operation;
   const Problem problem = operation.ProblemFor(batch.rows);
-  const Choice choice = Select(problem, device_.info());
+  const Choice choice = tuned_ != nullptr ? tuned_->SelectFor(problem, device_.info())
+                                          : Select(problem, device_.info());
   BatchResult result;
   result.kernel = choice.kernel;
   result.status = device_.health();

@@ -11,6 +11,7 @@
 #include "server/batcher/batcher.h"
 #include "server/executor/graph_cache.h"
 #include "server/executor/operation.h"
+#include "server/executor/tuned_choices.h"
 #include "server/metrics/metrics.h"
 
 namespace nibble::server {
@@ -18,14 +19,16 @@ namespace nibble::server {
 // Used by one thread.
 class Lane {
  public:
-  static absl::StatusOr<std::unique_ptr<Lane>> Create(Device& device, Metrics* metrics);
+  // Choices are the built-in ones where `tuned` is null.
+  static absl::StatusOr<std::unique_ptr<Lane>> Create(Device& device, Metrics* metrics,
+                                                      TunedChoices* tuned);
 
   // Gathers the rows, runs the kernel, scatters the results. On return nothing touches the batch's
   // memory.
   BatchResult Run(const Batch& batch);
 
  private:
-  Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics);
+  Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics, TunedChoices* tuned);
 
   // Where the arrays of a batch lie in staging memory: [inputs..., constant] and [outputs...].
   struct Layout {
@@ -61,6 +64,7 @@ class Lane {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   Metrics* metrics_;
+  TunedChoices* tuned_;
   DeviceMetrics* device_metrics_ = nullptr;
   // Handles by (op, format, kernel); the kernel's name is a literal, so its address identifies it.
   std::map<std::tuple<Op, Format, const char*>, KernelMetrics*> kernel_metrics_;

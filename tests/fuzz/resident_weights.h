@@ -14,6 +14,8 @@ namespace nibble::fuzz {
 class IdleEngine final : public server::Engine {
  public:
   server::Batcher& batcher(size_t device_index) override;
+  server::DeviceActivity activity(size_t) const override { return {}; }
+  const server::TunedChoices* tuned(size_t) const override { return nullptr; }
   size_t LeastLoadedDevice() const override { return 0; }
   void StopAccepting() override {}
   void FailQueued(const absl::Status&) override {}
