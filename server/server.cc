@@ -15,6 +15,8 @@
 #include "fmt/ranges.h"
 #include "nibble/status.h"
 #include "server/allocator/allocator.h"
+#include "server/autotune/autotuner.h"
+#include "server/autotune/build_id.h"
 #include "server/checkpoint/quantized.h"
 #include "server/clock/clock.h"
 #include "server/config/checks.h"
@@ -71,7 +73,8 @@ checkpoint::OpenOptions OpenOptionsOf(const ModelConfig& model) {
   return options;
 }
 
-// Keeps the gauges of resident weights and device memory in step with the store.
+// Keeps the gauges of resident weights and device memory in step with the store, and tells the
+// autotuner.
 class StoreMetrics : public WeightStoreObserver {
  public:
   StoreMetrics(Metrics& metrics, const std::vector<Device*>& devices) : devices_(devices) {
@@ -84,14 +87,18 @@ class StoreMetrics : public WeightStoreObserver {
   void OnWeights(size_t device_index, WeightState state, int64_t count) override {
     handles_[device_index]->SetWeights(StateName(state), count);
     UpdateMemory(device_index);
+    if (autotuner_ != nullptr) autotuner_->OnWeights(device_index, state, count);
   }
   void UpdateMemory(size_t device_index) {
     const MemoryUse use = devices_[device_index]->memory();
     handles_[device_index]->SetMemory("total", static_cast<int64_t>(use.total_bytes));
     handles_[device_index]->SetMemory("used", static_cast<int64_t>(use.used_bytes));
   }
+  // Before anything is loaded. It outlives what is.
+  void SetAutotuner(Autotuner* autotuner) { autotuner_ = autotuner; }
 
  private:
+  Autotuner* autotuner_ = nullptr;
   const std::vector<Device*> devices_;
   std::vector<DeviceMetrics*> handles_;
 };
@@ -111,6 +118,7 @@ class GrpcServer final : public Server {
 
  private:
   absl::Status OpenEngine();
+  void StartAutotuner();
   absl::Status OpenListeners();
   absl::StatusOr<std::unique_ptr<checkpoint::Checkpoint>> OpenModel(const ModelConfig& model) const;
   absl::Status WritePortFile(int metrics_port) const;
@@ -124,8 +132,10 @@ class GrpcServer final : public Server {
   std::unique_ptr<Clock> clock_ = CreateRealClock();
   std::unique_ptr<Metrics> metrics_;
   std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Autotuner> autotuner_;  // null: off. Stopped before what is below goes
   std::unique_ptr<StoreMetrics> store_metrics_;
   std::unique_ptr<WeightStore> store_;
+  std::vector<std::shared_ptr<TunedChoices>> tuned_;  // empty: --autotune is off
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<BufferPool> results_;
   std::unique_ptr<StallWatch> stalls_;
@@ -220,8 +230,24 @@ absl::Status GrpcServer::OpenEngine() {
     health_.StopServing();
     on_device_lost_(status);
   };
+  if (config_.autotune) tuned_ = MakeTunedChoices(devices);
+  for (const auto& tuned : tuned_) options.tuned.push_back(tuned.get());
   NIBBLE_ASSIGN_OR_RETURN(engine_, Engine::Create(options, devices, *clock_, *metrics_));
+  if (config_.autotune) StartAutotuner();
   return absl::OkStatus();
+}
+
+void GrpcServer::StartAutotuner() {
+  AutotuneOptions options;
+  options.limits.max_rows = config_.max_batch_rows;
+  options.limits.budget = std::chrono::milliseconds(config_.autotune_budget_ms);
+  options.limits.memory_bytes = config_.autotune_memory_bytes;
+  options.cache_file = config_.autotune_cache;
+  options.build = BuildId(NIBBLE_VERSION);
+  autotuner_ = Autotuner::Start(
+      options, *store_, tuned_, [this](size_t device) { return engine_->activity(device); },
+      *clock_);
+  store_metrics_->SetAutotuner(autotuner_.get());
 }
 
 absl::Status GrpcServer::OpenListeners() {
@@ -301,6 +327,7 @@ void GrpcServer::Drain() {
   std::call_once(drained_, [this] {
     draining_ = true;
     health_.StopServing();
+    if (autotuner_ != nullptr) autotuner_->Stop();
     if (data_.server != nullptr && control_.server != nullptr) {
       log::Info("drain_begin",
                 {{"grace_ms", config_.drain_grace_ms}, {"timeout_ms", config_.drain_timeout_ms}});

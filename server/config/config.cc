@@ -34,6 +34,7 @@ class WholeCheck {
     }
     Devices();
     Quantize();
+    Autotune();
   }
 
  private:
@@ -103,6 +104,17 @@ class WholeCheck {
       } else if (!seen.insert(name).second) {
         draft_.faults.AddMismatch(Where("quantize"), "each model once", Quote(name));
       }
+    }
+  }
+
+  void Autotune() {
+    if (config_.autotune && config_.batch_invariant) {
+      draft_.faults.AddMismatch(Where("autotune"), "no batch_invariant with it", "both");
+    }
+    if (!config_.autotune_cache.empty() && !config_.autotune &&
+        Sound({"autotune", "autotune_cache"})) {
+      draft_.faults.AddMismatch(Where("autotune_cache"), "autotune with it",
+                                fmt::format("{} alone", Quote(config_.autotune_cache)));
     }
   }
 

@@ -37,6 +37,10 @@ struct Config {
   std::vector<std::string> device;  // ids that may be used; empty: all
   int cpu_devices = 1;
   bool batch_invariant = false;
+  bool autotune = false;       // not together with batch_invariant
+  std::string autotune_cache;  // file; needs autotune
+  int64_t autotune_budget_ms = 2000;
+  uint64_t autotune_memory_bytes = uint64_t{1} << 30;
   int cpu_threads = 0;            // of each device; 0: cores / cpu_devices
   uint64_t cpu_memory_bytes = 0;  // of each device; 0: 80 % of physical memory / cpu_devices
 

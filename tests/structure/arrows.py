@@ -37,6 +37,9 @@ ARROWS = {
     "server/executor": [
         "kernels/include", "server/batcher", "server/clock", "server/log", "server/metrics",
         "server/weight_store"],
+    "server/autotune": [
+        "kernels/include", "server/checkpoint/strict_json.h", "server/clock", "server/executor",
+        "server/log", "server/weight_store"],
     "server/loader": [
         "kernels/include", "server/checkpoint", "server/log", "server/weight_store"],
     "server/health": ["proto", "server/clock", "server/log", "server/status"],
@@ -45,8 +48,8 @@ ARROWS = {
         "server/executor", "server/loader", "server/log", "server/metrics", "server/status",
         "server/weight_store"],
     "server/main": [
-        "proto", "kernels/include", "server/allocator", "server/batcher", "server/checkpoint", "server/clock",
-        "server/config", "server/executor", "server/health", "server/loader", "server/log",
+        "proto", "kernels/include", "server/allocator", "server/autotune", "server/batcher",
+        "server/checkpoint", "server/clock", "server/config", "server/executor", "server/health", "server/loader", "server/log",
         "server/metrics", "server/service", "server/status", "server/weight_store"],
     "client/cpp": ["proto"],
     "client/cpp/cli": ["proto", "client/cpp", "server/checkpoint/safetensors.h", "server/tools"],

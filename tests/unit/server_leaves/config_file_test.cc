@@ -283,6 +283,10 @@ TEST(ConfigFileTest, ToYamlIsReadBack) {
   config.cpu_devices = 3;
   config.cpu_threads = 2;
   config.cpu_memory_bytes = 12345;
+  config.autotune = true;
+  config.autotune_cache = "t.json";
+  config.autotune_budget_ms = 9;
+  config.autotune_memory_bytes = uint64_t{1} << 21;
   config.weights_root = "true";
   config.model = {{"b", "/z"}, {"7", " lead"}, {"a/b", "é"}};
   config.quantize = {"b=nf4+nested", "a/b=fp8"};

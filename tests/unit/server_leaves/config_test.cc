@@ -226,6 +226,14 @@ TEST(ConfigTest, NumbersKeepTheirRange) {
   }
 }
 
+TEST(ConfigTest, AutotuningGoesWithoutBatchInvariance) {
+  EXPECT_EQ(FaultsOf({"--autotune", "--autotune-cache=f"}), "");
+  EXPECT_EQ(FaultsOf({"--autotune", "--batch-invariant"}),
+            "--autotune: expected no batch_invariant with it, received both");
+  EXPECT_EQ(FaultsOf({"--autotune-cache=f"}),
+            "--autotune-cache: expected autotune with it, received \"f\" alone");
+}
+
 TEST(ConfigTest, ByteSizesTakeUnits) {
   const auto bytes = [](const char* text) {
     const absl::StatusOr<Config> config = Parse({"--max-queue-bytes", text});
