@@ -207,9 +207,12 @@ void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummar
   summary->set_error(info.error);
 }
 
-void ToWire(const std::vector<ChoiceRange>& ranges,
-            google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices) {
-  for (const ChoiceRange& range : ranges) {
+void ToWire(const MatmulKey& key, const DeviceInfo& device, const MeasuredMatmul* measured,
+            int64_t max_m, google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices) {
+  const auto predicted_us = [&](int64_t m) {
+    return PredictMicroseconds(ProblemOf(key, m), device);
+  };
+  for (const ChoiceRange& range : ExplainMatmul(key, device, measured, max_m)) {
     v1::KernelChoice* choice = choices->Add();
     choice->set_m_begin(range.m_begin);
     choice->set_m_end(range.m_end);
@@ -218,6 +221,28 @@ void ToWire(const std::vector<ChoiceRange>& ranges,
     choice->set_tile_n(range.choice.tile_n);
     choice->set_tile_k(range.choice.tile_k);
     choice->set_split_k(range.choice.split_k);
+    choice->set_source(range.measured ? v1::KERNEL_SOURCE_MEASURED : v1::KERNEL_SOURCE_TABLE);
+    choice->set_predicted_begin_us(predicted_us(range.m_begin));
+    choice->set_predicted_end_us(predicted_us(range.m_end));
+    if (measured == nullptr) continue;
+    for (const MeasuredRows& rows : measured->rows) {
+      const double us = TimeOf(rows, range.choice.kernel);
+      if (rows.m == range.m_begin) choice->set_measured_begin_us(us);
+      if (rows.m == range.m_end) choice->set_measured_end_us(us);
+    }
+  }
+}
+
+void ToWire(const MeasuredMatmul& measured,
+            google::protobuf::RepeatedPtrField<v1::MeasuredRows>* rows) {
+  for (const MeasuredRows& at : measured.rows) {
+    v1::MeasuredRows* to = rows->Add();
+    to->set_m(at.m);
+    for (const MeasuredTime& time : at.times) {
+      v1::MeasuredTime* one = to->add_times();
+      one->set_kernel(std::string(time.kernel));
+      one->set_us(time.microseconds);
+    }
   }
 }
 

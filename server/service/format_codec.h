@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/repeated_ptr_field.h"
 #include "nibble/format.h"
+#include "nibble/measured.h"
 #include "nibble/selector.h"
 #include "nibble/v1/weights.pb.h"
 #include "server/checkpoint/checkpoint.h"
@@ -30,8 +31,11 @@ absl::StatusOr<checkpoint::OpenOptions> ParseOpenOptions(
     v1::Fuse fuse, const google::protobuf::RepeatedPtrField<std::string>& layers);
 void ToWire(const WeightSpec& spec, v1::FormatSpec* format);
 void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummary* summary);
-void ToWire(const std::vector<ChoiceRange>& ranges,
-            google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices);
+// The choices for M = 1 .. max_m with their times; `measured` may be null.
+void ToWire(const MatmulKey& key, const DeviceInfo& device, const MeasuredMatmul* measured,
+            int64_t max_m, google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices);
+void ToWire(const MeasuredMatmul& measured,
+            google::protobuf::RepeatedPtrField<v1::MeasuredRows>* rows);
 
 }  // namespace nibble::server
 

@@ -1,10 +1,11 @@
 #include "server/service/weights_service.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "fmt/format.h"
-#include "nibble/selector.h"
+#include "nibble/measured.h"
 #include "nibble/status.h"
 #include "server/log/log.h"
 #include "server/service/format_codec.h"
@@ -32,11 +33,13 @@ grpc::ServerUnaryReactor* Answer(ServiceContext& service, RpcMetrics* rpc,
   return reactor;
 }
 
-absl::StatusOr<const DeviceInfo*> FindDevice(const WeightStore& store, const std::string& id) {
+// The index of the device `id`, or of the first.
+absl::StatusOr<size_t> FindDevice(const WeightStore& store, const std::string& id) {
   std::string known;
-  for (const Device* device : store.devices()) {
-    if (id.empty() || device->info().id == id) return &device->info();
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", device->info().id);
+  for (size_t i = 0; i < store.devices().size(); ++i) {
+    const DeviceInfo& info = store.devices()[i]->info();
+    if (id.empty() || info.id == id) return i;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", info.id);
   }
   return absl::InvalidArgumentError(
       fmt::format("device: expected one of {}; received '{}'", known, id));
@@ -48,8 +51,15 @@ std::string DescribeDevice(const DeviceInfo& info) {
                      info.peak_bandwidth_bytes_per_second / 1e9);
 }
 
-absl::Status ExplainInto(const WeightStore& store, const v1::ExplainRequest& request,
-                         v1::ExplainResponse* response) {
+// What was measured of the key on the device; none where choices are the built-in ones.
+std::optional<MeasuredMatmul> MeasuredOf(const Engine& engine, size_t device_index,
+                                         const MatmulKey& key) {
+  const TunedChoices* tuned = engine.tuned(device_index);
+  return tuned != nullptr ? tuned->Find(key) : std::nullopt;
+}
+
+absl::Status ExplainInto(const WeightStore& store, const Engine& engine,
+                         const v1::ExplainRequest& request, v1::ExplainResponse* response) {
   WeightSpec spec;
   std::string device_id = request.device();
   switch (request.subject_case()) {
@@ -69,7 +79,8 @@ absl::Status ExplainInto(const WeightStore& store, const v1::ExplainRequest& req
       return absl::InvalidArgumentError(
           "subject: expected weight or hypothetical; received neither");
   }
-  NIBBLE_ASSIGN_OR_RETURN(const DeviceInfo* device, FindDevice(store, device_id));
+  NIBBLE_ASSIGN_OR_RETURN(const size_t device_index, FindDevice(store, device_id));
+  const DeviceInfo& device = store.devices()[device_index]->info();
   const int64_t max_m = request.max_m() == 0 ? kDefaultExplainM : request.max_m();
   if (max_m < 1 || max_m > kMaxExplainM) {
     return absl::InvalidArgumentError(
@@ -82,14 +93,16 @@ absl::Status ExplainInto(const WeightStore& store, const v1::ExplainRequest& req
   NIBBLE_ASSIGN_OR_RETURN(const QuantMode activation,
                           ParseQuantMode(request.activation_quant(), "activation_quant"));
   const DType output = input == DType::kF8E4M3 ? DType::kBF16 : input;
-  response->set_device(device->id);
-  response->set_device_description(DescribeDevice(*device));
-  ToWire(ExplainMatmul(spec, input, output, activation, *device, max_m),
-         response->mutable_kernels());
+  response->set_device(device.id);
+  response->set_device_description(DescribeDevice(device));
+  const MatmulKey key{spec, input, output, activation};
+  const std::optional<MeasuredMatmul> measured = MeasuredOf(engine, device_index, key);
+  ToWire(key, device, measured ? &*measured : nullptr, max_m, response->mutable_kernels());
+  if (measured) ToWire(*measured, response->mutable_measured());
   return absl::OkStatus();
 }
 
-absl::Status DescribeInto(const WeightStore& store, const std::string& name,
+absl::Status DescribeInto(const WeightStore& store, const Engine& engine, const std::string& name,
                           v1::DescribeResponse* response) {
   NIBBLE_ASSIGN_OR_RETURN(const WeightInfo info, store.Describe(name));
   const DeviceInfo& device = store.devices()[info.device_index]->info();
@@ -101,8 +114,9 @@ absl::Status DescribeInto(const WeightStore& store, const std::string& name,
   response->mutable_counters()->set_rows(info.rows);
   response->mutable_counters()->set_batches(info.batches);
   response->mutable_counters()->set_compute_us(info.compute_us);
-  ToWire(ExplainMatmul(info.spec, DType::kBF16, DType::kBF16, QuantMode::kNone, device,
-                       kDefaultExplainM),
+  const MatmulKey key{info.spec};
+  const std::optional<MeasuredMatmul> measured = MeasuredOf(engine, info.device_index, key);
+  ToWire(key, device, measured ? &*measured : nullptr, kDefaultExplainM,
          response->mutable_kernels());
   response->set_handles(info.handles);
   return absl::OkStatus();
@@ -186,15 +200,16 @@ grpc::ServerUnaryReactor* WeightsService::List(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* WeightsService::Describe(grpc::CallbackServerContext* context,
                                                    const v1::DescribeRequest* request,
                                                    v1::DescribeResponse* response) {
-  return Answer(service_, describe_metrics_, context,
-                [&] { return DescribeInto(service_.store, request->name(), response); });
+  return Answer(service_, describe_metrics_, context, [&] {
+    return DescribeInto(service_.store, service_.engine, request->name(), response);
+  });
 }
 
 grpc::ServerUnaryReactor* WeightsService::Explain(grpc::CallbackServerContext* context,
                                                   const v1::ExplainRequest* request,
                                                   v1::ExplainResponse* response) {
   return Answer(service_, explain_metrics_, context,
-                [&] { return ExplainInto(service_.store, *request, response); });
+                [&] { return ExplainInto(service_.store, service_.engine, *request, response); });
 }
 
 }  // namespace nibble::server

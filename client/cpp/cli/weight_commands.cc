@@ -1,3 +1,8 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "client/cpp/cli/command.h"
 #include "client/cpp/cli/flags.h"
 #include "client/cpp/cli/format_flags.h"
@@ -46,31 +51,95 @@ Json SummaryJson(const v1::WeightSummary& weight) {
 
 using Choices = google::protobuf::RepeatedPtrField<v1::KernelChoice>;
 
+// "table", "measured"; servers of before do not say.
+std::string_view SourceName(v1::KernelSource source) {
+  switch (source) {
+    case v1::KERNEL_SOURCE_TABLE:
+      return "table";
+    case v1::KERNEL_SOURCE_MEASURED:
+      return "measured";
+    default:
+      return "unknown";
+  }
+}
+
 Json ChoicesJson(const Choices& choices) {
   Json json = Json::array();
   for (const v1::KernelChoice& choice : choices) {
-    json.push_back({{"m_begin", choice.m_begin()},
-                    {"m_end", choice.m_end()},
-                    {"kernel", choice.kernel()},
-                    {"tile_m", choice.tile_m()},
-                    {"tile_n", choice.tile_n()},
-                    {"tile_k", choice.tile_k()},
-                    {"split_k", choice.split_k()}});
+    Json& element = json.emplace_back();
+    element = {{"m_begin", choice.m_begin()}, {"m_end", choice.m_end()},
+               {"kernel", choice.kernel()},   {"tile_m", choice.tile_m()},
+               {"tile_n", choice.tile_n()},   {"tile_k", choice.tile_k()},
+               {"split_k", choice.split_k()}, {"source", SourceName(choice.source())}};
+    // Times that are not known are left out.
+    for (const auto& [name, us] : {std::pair{"predicted_begin_us", choice.predicted_begin_us()},
+                                   {"predicted_end_us", choice.predicted_end_us()},
+                                   {"measured_begin_us", choice.measured_begin_us()},
+                                   {"measured_end_us", choice.measured_end_us()}}) {
+      if (us > 0.0) element[name] = us;
+    }
   }
   return json;
 }
 
+// "12.3..45.6", "-" for a time that is not known.
+std::string TimesText(double begin_us, double end_us) {
+  const auto text = [](double us) { return us > 0.0 ? fmt::format("{:.1f}", us) : "-"; };
+  return text(begin_us) == text(end_us) ? text(begin_us)
+                                        : fmt::format("{}..{}", text(begin_us), text(end_us));
+}
+
 std::string ChoicesTable(const Choices& choices) {
-  Table table({">M", "<KERNEL", "<TILE MxNxK", ">SPLIT-K"});
+  Table table(
+      {">M", "<KERNEL", "<TILE MxNxK", ">SPLIT-K", "<SOURCE", ">PREDICTED US", ">MEASURED US"});
   for (const v1::KernelChoice& choice : choices) {
     table.AddRow({choice.m_begin() == choice.m_end()
                       ? fmt::format("{}", choice.m_begin())
                       : fmt::format("{}..{}", choice.m_begin(), choice.m_end()),
                   choice.kernel(),
                   fmt::format("{}x{}x{}", choice.tile_m(), choice.tile_n(), choice.tile_k()),
-                  fmt::format("{}", choice.split_k())});
+                  fmt::format("{}", choice.split_k()), std::string(SourceName(choice.source())),
+                  TimesText(choice.predicted_begin_us(), choice.predicted_end_us()),
+                  TimesText(choice.measured_begin_us(), choice.measured_end_us())});
   }
   return table.ToString();
+}
+
+using Measured = google::protobuf::RepeatedPtrField<v1::MeasuredRows>;
+
+Json MeasuredJson(const Measured& measured) {
+  Json json = Json::array();
+  for (const v1::MeasuredRows& rows : measured) {
+    Json times = Json::object();
+    for (const v1::MeasuredTime& time : rows.times()) times[time.kernel()] = time.us();
+    json.push_back({{"m", rows.m()}, {"us", times}});
+  }
+  return json;
+}
+
+// A column of microseconds for each kernel; empty where nothing was measured.
+std::string MeasuredTable(const Measured& measured) {
+  std::vector<std::string> columns = {">MEASURED M"};
+  std::vector<std::string> kernels;
+  for (const v1::MeasuredRows& rows : measured) {
+    for (const v1::MeasuredTime& time : rows.times()) {
+      if (std::ranges::find(kernels, time.kernel()) != kernels.end()) continue;
+      kernels.push_back(time.kernel());
+      columns.push_back(fmt::format(">{} us", time.kernel()));
+    }
+  }
+  if (kernels.empty()) return "";
+  Table table(columns);
+  for (const v1::MeasuredRows& rows : measured) {
+    std::vector<std::string> cells(columns.size(), "-");
+    cells[0] = fmt::format("{}", rows.m());
+    for (const v1::MeasuredTime& time : rows.times()) {
+      const auto column = std::ranges::find(kernels, time.kernel()) - kernels.begin();
+      cells[static_cast<size_t>(column) + 1] = TimesText(time.us(), time.us());
+    }
+    table.AddRow(std::move(cells));
+  }
+  return "\n" + table.ToString();
 }
 
 class ListCommand final : public Command {
@@ -247,8 +316,10 @@ class ExplainCommand final : public Command {
     if (!reply.ok()) return reply.status();
     session.Print({{"device", reply->device()},
                    {"device_description", reply->device_description()},
-                   {"kernels", ChoicesJson(reply->kernels())}},
-                  fmt::format("{}\n{}", DeviceLine(*reply), ChoicesTable(reply->kernels())));
+                   {"kernels", ChoicesJson(reply->kernels())},
+                   {"measured", MeasuredJson(reply->measured())}},
+                  fmt::format("{}\n{}{}", DeviceLine(*reply), ChoicesTable(reply->kernels()),
+                              MeasuredTable(reply->measured())));
     return 0;
   }
 

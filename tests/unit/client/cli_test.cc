@@ -95,14 +95,22 @@ TEST_F(CliTest, Describe) {
 TEST_F(CliTest, ExplainAResidentAndAHypotheticalWeight) {
   EXPECT_EQ(Run({"explain", "w", "--max-m", "64"}).out,
             "cpu:0: a fake device\n"
-            "    M  KERNEL     TILE MxNxK  SPLIT-K\n"
-            " 1..4  fake_gemv  0x0x0             2\n"
-            "5..64  fake_gemm  16x64x0           0\n");
+            "    M  KERNEL     TILE MxNxK  SPLIT-K  SOURCE    PREDICTED US  MEASURED US\n"
+            " 1..4  fake_gemv  0x0x0             2  measured      1.5..2.5    9.0..12.0\n"
+            "5..64  fake_gemm  16x64x0           0  table                -            -\n"
+            "\n"
+            "MEASURED M  fake_gemv us  fake_gemm us\n"
+            "         1           9.0          20.0\n"
+            "         4          12.0             -\n");
   const cli::Json json = Run({"explain", "--format", "int4", "--n", "4096", "--k", "14336",
                               "--group-size", "64", "--device", "cuda:1", "--json"})
                              .json();
   EXPECT_EQ(json["device"], "cuda:1");
+  EXPECT_EQ(json["kernels"][0]["source"], "measured");
+  EXPECT_EQ(json["kernels"][0]["measured_end_us"], 12.0);
   EXPECT_EQ(json["kernels"][1]["tile_k"], 14336);
+  EXPECT_FALSE(json["kernels"][1].contains("measured_end_us"));
+  EXPECT_EQ(json["measured"][0]["us"]["fake_gemm"], 20.0);
 }
 
 TEST_F(CliTest, LoadShowsProgressOnStderrAlone) {

@@ -298,6 +298,22 @@ grpc::Status FakeWeights::Explain(grpc::ServerContext* context, const v1::Explai
   gemv.set_m_end(4);
   gemv.set_kernel("fake_gemv");
   gemv.set_split_k(2);
+  gemv.set_source(v1::KERNEL_SOURCE_MEASURED);
+  gemv.set_predicted_begin_us(1.5);
+  gemv.set_predicted_end_us(2.5);
+  gemv.set_measured_begin_us(9);
+  gemv.set_measured_end_us(12);
+  const auto measure = [&](int64_t m, std::string_view kernel, double us) {
+    if (response->measured_size() == 0 || response->measured().rbegin()->m() != m) {
+      response->add_measured()->set_m(m);
+    }
+    v1::MeasuredTime& time = *response->mutable_measured()->rbegin()->add_times();
+    time.set_kernel(std::string(kernel));
+    time.set_us(us);
+  };
+  measure(1, "fake_gemv", 9);
+  measure(1, "fake_gemm", 20);
+  measure(4, "fake_gemv", 12);
   v1::KernelChoice& gemm = *response->add_kernels();
   gemm.set_m_begin(5);
   gemm.set_m_end(max_m);
@@ -305,6 +321,7 @@ grpc::Status FakeWeights::Explain(grpc::ServerContext* context, const v1::Explai
   gemm.set_tile_m(16);
   gemm.set_tile_n(64);
   gemm.set_tile_k(static_cast<int32_t>(request->hypothetical().k()));
+  gemm.set_source(v1::KERNEL_SOURCE_TABLE);
   return grpc::Status::OK;
 }
 
