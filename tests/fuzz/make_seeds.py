@@ -280,9 +280,36 @@ def uploads():
     return out
 
 
+def tuning_cache():
+    def weight(**values):
+        spec = {"format": "int4", "n": 64, "k": 256, "dtype": "BF16", "block_size": 64, "nested": False,
+                "nested_block_size": 256, "group_size": 128, "zero_points": True, "group_index": False,
+                "scale_dtype": "F16", "scale_layout": "tensor", "scale_block_n": 128, "scale_block_k": 128,
+                "input_scale": False, "bias": False, "bias_dtype": "BF16"}
+        return spec | values
+
+    def entry(spec, rows, input="BF16", activation="none"):
+        return {"weight": spec, "input": input, "output": "BF16", "activation": activation,
+                "rows": [{"m": m, "us": us} for m, us in rows.items()]}
+
+    def cache(kind, capability, *entries):
+        device = {"name": "a device", "kind": kind, "cores": 2, "compute_capability": capability, "driver": "",
+                  "weights": entries}
+        return json.dumps({"format": 1, "build": "0.1.0", "devices": [device]}, separators=(",", ":"))
+
+    return {
+        "cpu": cache("cpu", 0, entry(weight(), {1: {"cpu_gemv": 10.5, "cpu_gemm": 20}, 4: {"cpu_gemv": 11, "cpu_gemm": 9},
+                                                16: {"cpu_gemm": 30}})),
+        "cuda": cache("cuda", 90, entry(weight(), {1: {"cuda_gemv": 10.5, "cuda_wgmma": 20}, 64: {"cuda_wgmma": 9, "cuda_gemv": 90}}),
+                      entry(weight(format="fp8", scale_layout="block", scale_dtype="F32", group_size=128, zero_points=False),
+                            {8: {"cuda_fp8_gemm": 5, "cuda_gemm_f32": 90}}, "F8_E4M3", "per_group")),
+        "empty": cache("cuda", 80),
+    }
+
+
 def main(out):
     groups = dict(checkpoints()) | {"safetensors": safetensors(), "config": configuration(), "request": requests(),
-                                    "upload": uploads()}
+                                    "upload": uploads(), "tuning_cache": tuning_cache()}
     for group, seeds in groups.items():
         directory = out / group
         directory.mkdir(parents=True, exist_ok=True)
