@@ -248,12 +248,15 @@ class ThreadAutotuner final : public Autotuner {
   void ReadCache() {
     if (options_.cache_file.empty()) return;
     const absl::StatusOr<std::string> text = ReadTuningFile(options_.cache_file);
-    if (absl::IsNotFound(text.status())) return;
+    if (absl::IsNotFound(text.status()) || (text.ok() && text->empty())) return;
     absl::StatusOr<TuningCache> cache =
         text.ok() ? ParseTuningCache(*text) : absl::StatusOr<TuningCache>(text.status());
     if (!cache.ok()) {
-      log::Warn("autotune_cache_refused",
-                {{"file", options_.cache_file}, {"error", MessageOf(cache.status())}});
+      // Somebody else's, perhaps: it is not replaced.
+      keeps_cache_ = false;
+      log::Warn("autotune_cache_refused", {{"file", options_.cache_file},
+                                           {"error", MessageOf(cache.status())},
+                                           {"written", "never"}});
       return;
     }
     if (cache->build != options_.build) {
@@ -286,7 +289,7 @@ class ThreadAutotuner final : public Autotuner {
   }
 
   void WriteCache() const {
-    if (options_.cache_file.empty()) return;
+    if (options_.cache_file.empty() || !keeps_cache_) return;
     TuningCache cache;
     cache.build = options_.build;
     std::set<const TunedChoices*> written;
@@ -311,6 +314,7 @@ class ThreadAutotuner final : public Autotuner {
   const Activity activity_;
   Clock& clock_;
   const std::shared_ptr<Signals> signals_ = std::make_shared<Signals>();
+  bool keeps_cache_ = true;
   std::once_flag stopped_;
   std::thread thread_;
 };

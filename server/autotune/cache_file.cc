@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -290,11 +291,22 @@ absl::StatusOr<std::string> ReadTuningFile(const std::string& path) {
 }
 
 absl::Status ReplaceTuningFile(const std::string& path, std::string_view text) {
-  const std::string temporary = fmt::format("{}.{}.part", path, getpid());
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(fmt::format("'{}': expected a file", path));
+  }
+  // What a link points to is replaced, not the link.
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  if (error) return FileError("write", path);
+  std::string temporary = target.string() + ".XXXXXX";
+  const int descriptor = mkstemp(temporary.data());
+  if (descriptor < 0) return FileError("write", path);
+  close(descriptor);
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+  if (!file || std::rename(temporary.c_str(), target.c_str()) != 0) {
     const absl::Status failed = FileError("write", path);
     std::remove(temporary.c_str());
     return failed;

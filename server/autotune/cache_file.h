@@ -47,7 +47,8 @@ absl::StatusOr<TuningCache> ParseTuningCache(std::string_view text);
 // The file's text. kNotFound where there is none, kInvalidArgument where it is no file or larger
 // than any that is written, kUnavailable where it cannot be read.
 absl::StatusOr<std::string> ReadTuningFile(const std::string& path);
-// Replaces the file as a whole, or leaves it as it was.
+// Replaces the file as a whole, or leaves it as it was: kInvalidArgument where something else is
+// there, kUnavailable where it cannot be written.
 absl::Status ReplaceTuningFile(const std::string& path, std::string_view text);
 
 }  // namespace nibble::server

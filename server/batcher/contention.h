@@ -4,6 +4,7 @@
 #define NIBBLE_SERVER_BATCHER_CONTENTION_H_
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 
 #include "server/clock/clock.h"
@@ -27,15 +28,23 @@ class Contention {
     void Add(const Load& other);
   };
   struct Caller {
-    Load current;   // in this window
-    Load previous;  // in the one before
+    Load current;              // in this window
+    Load previous;             // in the one before
+    Clock::TimePoint begin{};  // of `current`: the window's, or the first request after a pause
   };
 
   void Turn(Clock::TimePoint now);
+  // Whether the caller asks for rows more than twice as slowly as the one who asks for most.
+  bool IsLight(const Caller& caller, Clock::TimePoint now) const;
+  // Looks at the caller who has just come once it has had time to show what it asks for.
+  void JudgeNewcomer(Clock::TimePoint now);
 
   std::unordered_map<uint64_t, Caller> callers_;
   Clock::TimePoint window_begin_ = Clock::TimePoint::min();
-  int64_t most_rows_ = 0;  // of a caller in both windows
+  int64_t most_rows_ = 0;          // of a caller in both windows
+  int64_t most_current_rows_ = 0;  // in this one
+  // A caller who came in this window and is not judged yet. It counts as light meanwhile.
+  std::optional<uint64_t> newcomer_;
   // What the last window with several callers showed, or a new caller in this one, and when.
   int64_t light_request_rows_ = 0;
   Clock::TimePoint seen_ = Clock::TimePoint::min();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -156,12 +157,16 @@ TEST_F(Autotune, EndsWhileItMeasures) {
 }
 
 TEST_F(Autotune, AFileThatIsNoCacheStopsNothing) {
-  std::ofstream(cache_) << "{\"format\":1,\"build\":[],\"devices\":{}}";
+  const std::string no_cache = "{\"format\":1,\"build\":[],\"devices\":{}}";
+  std::ofstream(cache_) << no_cache;
   ServerProcess server(Flags());
   Stubs stubs(server);
   ASSERT_TRUE(server.WaitForLog("event=autotuned")) << server.log();
   EXPECT_THAT(server.log(), HasSubstr("event=autotune_cache_refused"));
   ExpectMeasured(Explain(stubs));
+  std::ostringstream left;
+  left << std::ifstream(cache_).rdbuf();
+  EXPECT_EQ(left.str(), no_cache) << "somebody else's";
 }
 
 TEST_F(Autotune, IsRefusedTogetherWithBatchInvariant) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -112,6 +113,15 @@ TEST(TuningCacheTest, FilesAreReplacedAsAWhole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory), {}), 1);
   EXPECT_TRUE(absl::IsInvalidArgument(ReadTuningFile(directory).status()));
   EXPECT_FALSE(ReplaceTuningFile(directory + "/none/cache.json", "x").ok());
+  const std::string link = directory + "/link.json";
+  std::filesystem::create_symlink(path, link);
+  ASSERT_TRUE(ReplaceTuningFile(link, "by a link").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(ReadTuningFile(path).value(), "by a link");
+  const std::string pipe = directory + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsInvalidArgument(ReplaceTuningFile(pipe, "x")));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
   std::filesystem::resize_file(path, uintmax_t{1} << 30);  // sparse
   EXPECT_TRUE(absl::IsInvalidArgument(ReadTuningFile(path).status()));
   std::filesystem::remove_all(directory);

@@ -50,6 +50,50 @@ TEST(ContentionTest, CallersAlikeDoNotContend) {
   }
 }
 
+// Callers who each send a row every 10 ms; those in `come_and_go` under another name after 2.5 s.
+// The share of time in which they contend.
+double ContendedShare(int callers, int come_and_go) {
+  Contention contention;
+  Clock::TimePoint now{};
+  int contended = 0;
+  constexpr int kSteps = 3000;
+  for (int step = 0; step < kSteps; ++step, now += milliseconds(10)) {
+    for (int i = 0; i < callers; ++i) {
+      const int name = i < come_and_go ? (step + 40 * i) / 250 : 0;
+      contention.Note(static_cast<uint64_t>(1000 * i + name), 1, now);
+    }
+    contended += contention.LightRequestRows(now) > 0 ? 1 : 0;
+  }
+  return static_cast<double>(contended) / kSteps;
+}
+
+TEST(ContentionTest, CallersAlikeWhoComeAndGoHardlyContend) {
+  EXPECT_EQ(ContendedShare(4, 0), 0);
+  EXPECT_LE(ContendedShare(2, 1), 0.05) << "a tenth of a second each";
+  EXPECT_LE(ContendedShare(8, 4), 0.2);
+}
+
+TEST(ContentionTest, OneOfTwoAlikeWhoLeavesLeavesNoContention) {
+  Contention contention;
+  Clock::TimePoint now{};
+  for (int step = 0; step < 1000; ++step, now += milliseconds(10)) {
+    contention.Note(kFlood, 1, now);
+    if (step < 350) contention.Note(kLight, 1, now);
+    EXPECT_EQ(contention.LightRequestRows(now), 0) << step;
+  }
+}
+
+TEST(ContentionTest, ALightCallerIsSeenForAsLongAsItCalls) {
+  Contention contention;
+  Clock::TimePoint now{};
+  for (int step = 0; step < 1000; ++step, now += milliseconds(10)) {
+    for (int i = 0; i < 10; ++i) contention.Note(kFlood, 1, now);
+    if (step >= 120 && step % 7 == 0) contention.Note(kLight, 1, now);
+    if (step < 126) continue;
+    EXPECT_EQ(contention.LightRequestRows(now), 1) << step;
+  }
+}
+
 TEST(ContentionTest, ThoseWhoCameBeforeALongPauseDoNotCountWithThoseAfter) {
   Contention contention;
   Clock::TimePoint now{};
