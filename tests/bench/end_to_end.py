@@ -5,6 +5,7 @@ against Echo of the same bytes too. Exits 1 when a call fails, or when nibble_ba
 the device time that the server's own counters and the replies tell."""
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -187,7 +188,9 @@ def markdown(results):
     return "\n".join(lines) + "\n"
 
 
-def run_layer(options, layer, unix, scratch, results):
+@contextlib.contextmanager
+def serving(options, layer, unix, scratch):
+    """A server that holds `layer`, and the weight's name."""
     form, outputs, inputs = layer
     name = f"{form}_{outputs}x{inputs}"
     matrix = os.path.join(scratch, f"{outputs}x{inputs}.safetensors")
@@ -196,6 +199,13 @@ def run_layer(options, layer, unix, scratch, results):
     server = Server(options, unix, scratch)
     try:
         server.call("upload", name, "--matrix", matrix, "--tensor", "w", "--format", form)
+        yield server, name
+    finally:
+        server.stop()
+
+
+def run_layer(options, layer, unix, scratch, results):
+    with serving(options, layer, unix, scratch) as (server, name):
         for callers in options.callers:
             run = measure(server, name, callers, options.rows, options.seconds)
             run["socket"] = "unix" if unix else "tcp"
@@ -203,26 +213,15 @@ def run_layer(options, layer, unix, scratch, results):
             print(markdown({"runs": [run], "ratios": []}).splitlines()[2], flush=True)
             if callers == 1 and callers == options.callers[0]:
                 results["ratios"].append(check_ratio(server, name, run))
-    finally:
-        server.stop()
 
 
 def run_prefill(options, unix, scratch, results):
-    form, outputs, inputs = options.prefill
-    name = f"{form}_{outputs}x{inputs}"
-    matrix = os.path.join(scratch, f"{outputs}x{inputs}.safetensors")
-    if not os.path.exists(matrix):
-        write_matrix(matrix, outputs, inputs, seed=outputs)
-    server = Server(options, unix, scratch)
-    try:
-        server.call("upload", name, "--matrix", matrix, "--tensor", "w", "--format", form)
+    with serving(options, options.prefill, unix, scratch) as (server, name):
         for callers in options.prefill_callers:
             run = measure_prefill(options, server, name, callers, scratch)
             run["socket"] = "unix" if unix else "tcp"
             results["prefill"].append(run)
             print(markdown({"runs": [], "prefill": [run], "ratios": []}).splitlines()[-1], flush=True)
-    finally:
-        server.stop()
 
 
 def parse_layer(parser, flag, text):
