@@ -26,6 +26,7 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
 #include "nlohmann/json.hpp"
+#include "tests/bench/bench_main.h"
 #include "tests/bench/gpu_measurements.h"
 #include "tests/bench/gpu_timing.h"
 
@@ -156,27 +157,17 @@ Status Main(const Options& options) {
 
 int main(int argc, char** argv) {
   nibble::bench::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view flag = argv[i];
-    std::string* value = flag == "--json"      ? &options.json
-                         : flag == "--ops"     ? &options.ops
-                         : flag == "--formats" ? &options.formats
-                         : flag == "--shapes"  ? &options.shapes
-                         : flag == "--rows"    ? &options.rows
-                         : flag == "--kernels" ? &options.kernels
-                         : flag == "--driver"  ? &options.driver
-                         : flag == "--commit"  ? &options.commit
-                                               : nullptr;
-    if (value == nullptr || i + 1 == argc) {
-      fmt::print(stderr,
-                 "usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] "
-                 "[--kernels LIST] [--json FILE] [--driver TEXT] [--commit TEXT]\n");
-      return 2;
-    }
-    *value = argv[++i];
-  }
-  const nibble::Status status = nibble::bench::Main(options);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "gpu_bench: {}\n", nibble::MessageOf(status));
-  return 1;
+  return nibble::bench::BenchMain(
+      argc, argv,
+      {{"--json", &options.json},
+       {"--ops", &options.ops},
+       {"--formats", &options.formats},
+       {"--shapes", &options.shapes},
+       {"--rows", &options.rows},
+       {"--kernels", &options.kernels},
+       {"--driver", &options.driver},
+       {"--commit", &options.commit}},
+      "gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--kernels LIST] "
+      "[--json FILE] [--driver TEXT] [--commit TEXT]",
+      [&] { return nibble::bench::Main(options); });
 }

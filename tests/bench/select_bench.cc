@@ -30,6 +30,7 @@
 #include "server/autotune/tuning.h"
 #include "server/weight_store/weight_store.h"
 #include "tests/bench/bench_data.h"
+#include "tests/bench/bench_main.h"
 
 namespace nibble::bench {
 namespace {
@@ -211,26 +212,16 @@ Status Main(const Options& options) {
 
 int main(int argc, char** argv) {
   nibble::bench::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view flag = argv[i];
-    std::string* value = flag == "--backend"     ? &options.backend
-                         : flag == "--formats"   ? &options.formats
-                         : flag == "--shapes"    ? &options.shapes
-                         : flag == "--rows"      ? &options.rows
-                         : flag == "--layers"    ? &options.layers
-                         : flag == "--budget-ms" ? &options.budget_ms
-                         : flag == "--samples"   ? &options.samples
-                                                 : nullptr;
-    if (value == nullptr || i + 1 == argc) {
-      fmt::print(stderr,
-                 "usage: select_bench [--backend cpu|cuda] [--formats LIST] [--shapes LIST] "
-                 "[--rows LIST] [--layers COUNT] [--budget-ms MS] [--samples COUNT]\n");
-      return 2;
-    }
-    *value = argv[++i];
-  }
-  const nibble::Status status = nibble::bench::Main(options);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "select_bench: {}\n", nibble::MessageOf(status));
-  return 1;
+  return nibble::bench::BenchMain(
+      argc, argv,
+      {{"--backend", &options.backend},
+       {"--formats", &options.formats},
+       {"--shapes", &options.shapes},
+       {"--rows", &options.rows},
+       {"--layers", &options.layers},
+       {"--budget-ms", &options.budget_ms},
+       {"--samples", &options.samples}},
+      "select_bench [--backend cpu|cuda] [--formats LIST] [--shapes LIST] [--rows LIST] "
+      "[--layers COUNT] [--budget-ms MS] [--samples COUNT]",
+      [&] { return nibble::bench::Main(options); });
 }
