@@ -61,6 +61,11 @@ __device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
   return v;
 }
 
+__device__ inline void StoreShared16Bytes(uint32_t to, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
+               : "memory");
+}
 __device__ inline void StoreShared2Bytes(uint32_t to, uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(value) : "memory");
 }
@@ -108,6 +113,21 @@ __device__ inline void BulkCopy(uint32_t to_shared, const void* from, uint32_t b
           "r"(to_shared),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
+}
+
+// Copies 16 bytes without the copy engine; the thread that asked waits for the group they are in.
+__device__ inline void CopyAsync16Bytes(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
+__device__ inline void EndAsyncCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most kNewest groups are on their way; 0: nothing at all.
+template <int kNewest>
+__device__ inline void WaitForAsyncCopies() {
+  if constexpr (kNewest == 0) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  } else {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+  }
 }
 
 __device__ inline uint64_t EvictFirstPolicy() {

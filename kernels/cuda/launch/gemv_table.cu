@@ -1,4 +1,4 @@
-#include "kernels/cuda/launch/gemv_ring_variants.h"
+#include "kernels/cuda/launch/gemv_slots_variants.h"
 #include "kernels/cuda/launch/gemv_variants.h"
 
 namespace nibble::cuda {
@@ -8,8 +8,8 @@ template <class Pairs, int kScales>
 cudaError_t LaunchScales(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                          cudaStream_t stream) {
   if (launch.ring) {
-    return LaunchRingUnits<Pairs, RingTableUnit<Pairs, kScales, 256>,
-                           RingTableUnit<Pairs, kScales, 128>>(view, args, launch, stream);
+    return LaunchFourBitUnits<Pairs, RingTableUnit<Pairs, kScales, 256>,
+                              RingTableUnit<Pairs, kScales, 128>>(view, args, launch, stream);
   }
   return LaunchGemvUnits<Pairs, TableUnit<Pairs, kScales>, 2>(view, args, launch, stream);
 }

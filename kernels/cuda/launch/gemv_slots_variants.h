@@ -1,0 +1,104 @@
+// Which GEMV kernel of compute capability 9.0 runs a 4-bit weight. Included by the launchers alone.
+//
+//   rows of x   K <= 4096                                        longer K
+//   1 to 8      GemvOnceKernel: INT4, a tile a multiprocessor    GemvSlotsKernel
+//               GemvRingKernel: all others
+//   9 to 16     GemvSlotsKernel                                  GemvSlotsKernel
+//
+// All of them divide K among 16 warps alike and add in one order: a row's bits are the same in
+// each.
+#ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
+#define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
+
+#include <algorithm>
+
+#include "kernels/cuda/device/gemv_once.cuh"
+#include "kernels/cuda/device/gemv_slots.cuh"
+#include "kernels/cuda/launch/dependent_launch.h"
+#include "kernels/cuda/launch/gemv.h"
+#include "kernels/cuda/launch/gemv_ring_variants.h"
+#include "kernels/cuda/launch/gemv_shared.h"
+
+namespace nibble::cuda {
+
+// Sets a kernel's limit, and as much shared memory as there is: a multiprocessor that changed its
+// share would have to run dry first.
+template <class Kernel>
+cudaError_t AllowAllShared(Kernel kernel) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlockSharedBytes);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
+}
+
+template <class Shape>
+int SlotsTiles(const WeightView& view) {
+  return (view.n + Shape::kRows - 1) / Shape::kRows;
+}
+
+// At most kOnceRounds * kSlotsWarps units of K and a tile a multiprocessor.
+template <class Pairs, class Unit>
+cudaError_t LaunchOnce(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                       cudaStream_t stream) {
+  OnceArgs places;
+  places.x_at = kSlotsWarps * OnceShape::kSlots * SlotOf<Unit>::kBytes;
+  places.x_units = (view.units + kSlotsWarps - 1) / kSlotsWarps;
+  // Eight lanes of a load touch two rows, where there are two.
+  places.x_row_bytes = kUnitInputs * 2 + (args.m > 1 ? kSharedRowSkew : 0);
+  const int bytes = places.x_at + kSlotsWarps * places.x_units * args.m * places.x_row_bytes;
+  const auto kernel = GemvOnceKernel<Pairs, Unit>;
+  const cudaError_t error = AllowAllShared(kernel);
+  if (error != cudaSuccess) return error;
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(launch.multiprocessors)),
+                         dim3(kSlotsThreads), static_cast<size_t>(bytes), stream, view, args,
+                         places);
+}
+
+template <class Pairs, class Unit, class Shape, bool kReload>
+cudaError_t LaunchSlots(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                        cudaStream_t stream) {
+  SlotsArgs places;
+  places.partials_at = Unit::kTableBytes + kSlotsWarps * Shape::kSlots * SlotOf<Unit>::kBytes;
+  places.warp_floats = args.m * Shape::kPartialPitch;
+  places.buffer_floats = kSlotsWarps * places.warp_floats;
+  const int bytes = places.partials_at + 2 * places.buffer_floats * 4;
+  static_assert(Unit::kTableBytes + kSlotsWarps * Shape::kSlots * SlotOf<Unit>::kBytes +
+                    2 * kSlotsWarps * Shape::kColumns * 8 * Shape::kPartialPitch * 4 <=
+                kBlockSharedBytes);
+  const auto kernel = GemvSlotsKernel<Pairs, Unit, Shape, kReload>;
+  const cudaError_t error = AllowAllShared(kernel);
+  if (error != cudaSuccess) return error;
+  const int blocks = std::min(SlotsTiles<Shape>(view), launch.multiprocessors);
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kSlotsThreads),
+                         static_cast<size_t>(bytes), stream, view, args, places);
+}
+
+// RingUnit: for the ring, Unit for the other kernels.
+template <class Pairs, class RingUnit, class Unit = RingUnit>
+cudaError_t LaunchFourBitUnits(const WeightView& view, const GemvArgs& args,
+                               const GemvLaunch& launch, cudaStream_t stream) {
+  const bool held = view.units <= kRingHeldUnits;
+  static_assert(kRingHeldUnits == kOnceRounds * kSlotsWarps);
+  const bool one_tile = SlotsTiles<OnceShape>(view) <= launch.multiprocessors;
+  if (args.m > 8) {
+    using Shape = SlotsShape<2, 2, 6, 2>;
+    return held ? LaunchSlots<Pairs, Unit, Shape, false>(view, args, launch, stream)
+                : LaunchSlots<Pairs, Unit, Shape, true>(view, args, launch, stream);
+  }
+  if (held) {
+    if constexpr (Unit::kTableBytes == 0) {
+      if (one_tile) return LaunchOnce<Pairs, Unit>(view, args, launch, stream);
+    }
+    return LaunchRing<Pairs, RingUnit, RingShape<1, 2, 16, 2>>(view, args, launch, stream);
+  }
+  // x is worth holding for the next tile.
+  if (!one_tile && view.units <= 2 * kRingHeldUnits) {
+    return LaunchSlots<Pairs, Unit, SlotsShape<1, 2, 6, 4>, false>(view, args, launch, stream);
+  }
+  return LaunchSlots<Pairs, Unit, SlotsShape<1, 2, 6, 2>, true>(view, args, launch, stream);
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
