@@ -31,9 +31,22 @@ bool WithoutBlocks(const Problem& problem) { return !core::HasBlockScales(proble
 // Sorted groups may be uneven, which a GEMV's launcher leaves to cuBLASLt.
 bool KeepsItsGroups(const Problem& problem) { return !problem.weight.has_group_index; }
 
-// The GEMV holds x in registers, and the tiles of wgmma would be few.
-bool IsSmall(const Problem& problem) {
-  return problem.weight.k <= 4096 && problem.weight.n < 16384;
+// On Hopper the GEMV's sums of FP8 depend on whether more than 8 rows are multiplied at once.
+bool KeepsItsGroupsIn4Bits(const Problem& problem) {
+  return KeepsItsGroups(problem) && problem.weight.format != Format::kFP8;
+}
+
+// Weights whose 9 to 16 rows the GEMV takes faster than wgmma: those of few inputs and outputs,
+// whose tiles of wgmma would be few, and INT4 that is quick to decode, of more inputs as long as
+// there is but one tile of the GEMV for each multiprocessor.
+bool IsFastForSixteenRows(const Problem& problem) {
+  constexpr int64_t kFewInputs = 4096;
+  constexpr int64_t kOneTileOutputs = 4096;
+  const WeightSpec& spec = problem.weight;
+  const bool quick =
+      spec.format == Format::kInt4 && !spec.has_zero_points && core::ScalesPerUnit(spec) == 1;
+  if (spec.k <= kFewInputs) return quick || spec.n < 16384;
+  return quick && spec.n <= kOneTileOutputs;
 }
 
 // Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
@@ -50,9 +63,10 @@ constexpr Entry kCpuTable[] = {
 
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. On Hopper
-// wgmma is faster past 8 rows (H200, INT4, 16 rows: 28672x4096 23.2 us against 24.7, 57344x8192 80
-// against 209) but for small weights (4096x4096 11.2 against 7.5), until decoding the weight once
-// for cuBLASLt costs little beside it (28672x4096: 512 rows 206 us against 254). Elsewhere the
+// wgmma is faster past 8 rows (H200, 16 rows: INT4 with zero points 28672x4096 24.1 us
+// against 24.6) but for small weights and some INT4 (4096x4096 7.3 against 11.3; without zero
+// points 28672x4096 22.9 against 23.1, 4096x14336 17.2 against 18.0), until decoding the weight
+// once for cuBLASLt costs little beside it (28672x4096: 512 rows 206 us against 254). Elsewhere the
 // GEMV is used up to 64 rows. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32
 // rows: 33.9 us against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own
 // kernel where it cannot take their scales. A row whose kernel does not fit the problem
@@ -63,7 +77,7 @@ constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 32, {"cuda_fp8_gemm", 32, 128, 128, 1}, WithoutBlocks},
     {Op::kMatmul, kAnyM, {"cuda_fp8_cublas", 128, 128, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_fp8_gemm", 128, 128, 128, 1}},
-    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, IsSmall},
+    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, IsFastForSixteenRows},
     {Op::kMatmul, 1024, {"cuda_wgmma", 128, 256, 128, 1}},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
@@ -73,8 +87,10 @@ constexpr Entry kCudaTable[] = {
     {Op::kSiluMulQuant, kAnyM, {"cuda_silu_mul_quant", 1, 0, 0, 1}},
 };
 
-// Bits of a sum depend on how K is divided among warps, which the GEMV does alike for up to 8 rows.
+// Bits of a sum depend on how K is divided among warps, which the GEMV does alike for up to 16 rows
+// of a launch, of FP8 for up to 8.
 constexpr Entry kCudaInvariantTable[] = {
+    {Op::kMatmul, kAnyM, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 8, 32, 128, 1}, KeepsItsGroups},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
 };

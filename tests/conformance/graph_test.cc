@@ -24,7 +24,7 @@ class GraphWeightTest : public ::testing::TestWithParam<BackendAndVariant> {
 TEST_P(GraphWeightTest, MatmulReplays) {
   // Once a multiple of every tile, once of none. No launch before the recording: what a kernel or a
   // library does at its first call happens within.
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{37, 531}, {144, 512}}) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{37, 531}, {144, 512}, {33, 4352}}) {
     const auto weight = runner_.Upload(RandomWeight(variant_.SpecOf(n, k), 1));
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
       for (const int64_t m : {1, 9, 33, 70}) {
@@ -151,6 +151,52 @@ TEST_P(GraphTest, EveryReplayReadsTheRowsOfThen) {
     ASSERT_TRUE(elapsed.ok()) << elapsed.status();
     EXPECT_GT(*elapsed, 0.0);
     EXPECT_EQ(y, runner_.Matmul(*weight, {.x = x}, DType::kF32));
+  }
+}
+
+// Kernels may start before those in front of them are done, but not read what these have not
+// written.
+TEST_P(GraphTest, AChainOfMatmulsReadsWhatTheOneBeforeWrote) {
+  constexpr int kLayers = 12;
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "nf4_nested" && variant.name != "int4_group_128" &&
+        variant.name != "fp8_channel_bias") {
+      continue;
+    }
+    for (const auto& [size, m] : {std::pair<int64_t, int64_t>{640, 1},
+                                  {640, 4},
+                                  {640, 8},
+                                  {640, 16},
+                                  {4352, 1},
+                                  {4352, 16}}) {
+      SCOPED_TRACE(variant.name + " K=" + std::to_string(size) + " M=" + std::to_string(m));
+      const auto weight = runner_.Upload(RandomWeight(variant.SpecOf(size, size), 20));
+      const HostMatrix x = RandomActivations(DType::kBF16, m, size, 21);
+      HostMatrix expected = x;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        expected = runner_.Matmul(*weight, {.x = expected}, DType::kBF16);
+      }
+      Problem problem;
+      problem.weight = weight->spec();
+      problem.m = m;
+      const Choice choice = Select(problem, device_.info());
+      const auto workspace =
+          device_.Allocate(device_.WorkspaceBytes(problem, choice), MemoryKind::kDevice).value();
+      const Runner::Input rows[2] = {runner_.Put(x), runner_.Put(x)};
+      ASSERT_TRUE(runner_.stream().BeginCapture().ok());
+      for (int layer = 0; layer < kLayers; ++layer) {
+        MatmulArgs args;
+        args.weight = weight.get();
+        args.x = rows[layer % 2].view;
+        args.y = MakeView(rows[(layer + 1) % 2].buffer->data(), DType::kBF16, m, size);
+        ASSERT_TRUE(device_.Matmul(args, choice, workspace->data(), runner_.stream()).ok());
+      }
+      auto graph = runner_.stream().EndCapture();
+      ASSERT_TRUE(graph.ok()) << graph.status();
+      ASSERT_TRUE(runner_.stream().Launch(**graph).ok());
+      const HostMatrix received = runner_.Get(rows[kLayers % 2]);
+      EXPECT_EQ(received, expected);
+    }
   }
 }
 

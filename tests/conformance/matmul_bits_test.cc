@@ -1,9 +1,13 @@
 // What matmul promises bit for bit: decoded weights through identity activations, repeats, and rows
 // that do not depend on their neighbours.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/conformance/params.h"
@@ -143,6 +147,52 @@ INSTANTIATE_TEST_SUITE_P(Backends, MatmulBitsTest,
                          ::testing::Combine(::testing::ValuesIn(AllBackends()),
                                             ::testing::ValuesIn(AllVariants())),
                          NameOf);
+
+class FewRowsTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  // Rows of every batch of a few against the same rows of one of 33.
+  void ExpectSameRows(const Variant& variant, int64_t n, int64_t k, std::vector<int64_t> ms) {
+    SCOPED_TRACE(variant.name + " " + std::to_string(n) + "x" + std::to_string(k));
+    const auto uploaded = runner_.Upload(RandomWeight(variant.SpecOf(n, k), 31));
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const HostMatrix x = RandomActivations(dtype, 33, k, 32);
+      const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
+      for (const int64_t m : ms) {
+        const int64_t first = 33 - 2 * m;
+        const HostMatrix part =
+            runner_.Matmul(*uploaded, {.x = x.Rows(std::max<int64_t>(first, 0), m)}, DType::kF32);
+        for (int64_t row = 0; row < m; ++row) {
+          ASSERT_EQ(Row(part, row), Row(y, std::max<int64_t>(first, 0) + row))
+              << "M = " << m << ", row " << row;
+        }
+      }
+    }
+  }
+
+  Runner runner_{*DevicesOf(GetParam())[0]};
+};
+
+// Kernels of a GPU differ with the number of tiles, inputs and rows.
+TEST_P(FewRowsTest, HaveTheSameBitsInEveryBatchWhereAsked) {
+  runner_.set_batch_invariant(true);
+  std::vector<int64_t> all;
+  for (int64_t m = 1; m <= 16; ++m) all.push_back(m);
+  for (const Variant& variant : AllVariants()) {
+    const bool few_bits =
+        variant.spec.format == Format::kNF4 || variant.spec.format == Format::kInt4;
+    if ((!few_bits && variant.name != "fp8_channel_bias") || variant.spec.has_group_index) continue;
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{37, 4096}, {70, 1920}, {4250, 256}, {37, 4352}, {33, 9088}}) {
+      ExpectSameRows(variant, n, k, all);
+    }
+    if (variant.name == "nf4_nested" || variant.name == "int4_group_128") {
+      for (const int64_t k : {4096, 4224, 8320}) ExpectSameRows(variant, 4300, k, {1, 8, 16});
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, FewRowsTest, ::testing::ValuesIn(AllBackends()),
+                         ::testing::PrintToStringParamName());
 
 class CodesTest : public ::testing::TestWithParam<Backend> {
  protected:

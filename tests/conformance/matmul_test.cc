@@ -135,7 +135,7 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForManyRows) {
 TEST_P(MatmulBackendTest, MatchesTheOracleForManyOutputsAndInputs) {
   constexpr struct {
     int64_t n, k;
-  } kShapes[] = {{4997, 384}, {9011, 128}, {48, 9088}, {33, 14336}};
+  } kShapes[] = {{4997, 384}, {9011, 128}, {1000, 2176}, {48, 9088}, {33, 14336}};
   for (const Variant& variant : AllVariants()) {
     if (variant.name != "nf4_nested" && variant.name != "int4_group_128" &&
         variant.name != "int4_group_32_zp" && variant.name != "fp8_channel_bias") {
@@ -146,6 +146,24 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForManyOutputsAndInputs) {
       Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(n, k), 30));
       layer.ExpectOracle(3, DType::kBF16, DType::kF32, 31);
       layer.ExpectOracle(13, DType::kF16, DType::kBF16, 32);
+      // On kernels that others may be faster than.
+      runner_.set_batch_invariant(true);
+      layer.ExpectOracle(16, DType::kBF16, DType::kF16, 33);
+      runner_.set_batch_invariant(false);
+    }
+  }
+}
+
+// The same of both at once; FewRowsTest compares other rows with these.
+TEST_P(MatmulBackendTest, MatchesTheOracleForManyOutputsOfLongRows) {
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "nf4_nested" && variant.name != "int4_group_128") continue;
+    SCOPED_TRACE(variant.name);
+    for (const int64_t k : {4224, 8320}) {
+      Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(4300, k), 34));
+      runner_.set_batch_invariant(true);
+      layer.ExpectOracle(11, DType::kBF16, DType::kF32, 35);
+      runner_.set_batch_invariant(false);
     }
   }
 }

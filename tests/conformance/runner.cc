@@ -93,6 +93,13 @@ Runner::Input Runner::Put(const HostMatrix& matrix) {
   return input;
 }
 
+HostMatrix Runner::Get(const Input& input) {
+  HostMatrix matrix(input.view.dtype, input.view.rows, input.view.cols);
+  const std::vector<std::byte> bytes = GetBytes(*input.buffer);
+  std::copy_n(bytes.begin(), std::min(bytes.size(), matrix.bytes.size()), matrix.bytes.begin());
+  return matrix;
+}
+
 Runner::Output Runner::MakeOutput(DType dtype, int64_t rows, int64_t cols,
                                   const HostMatrix* initial) {
   Output output;

@@ -72,6 +72,8 @@ class Runner {
     ConstMatrixView view;
   };
   Input Put(const HostMatrix& matrix);
+  // What it holds once all ops are done, of rows without padding.
+  HostMatrix Get(const Input& input);
 
  private:
   struct Output {
