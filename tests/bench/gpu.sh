@@ -15,7 +15,7 @@ usage: tests/bench/gpu.sh [--binaries DIR] [--output DIR] [--no-conformance] [--
 
 Four steps, each of which fails the script: the conformance suite on the GPU; a reduced suite under
 compute-sanitizer (memcheck, racecheck, initcheck, synccheck), which must have run kernels; gpu_bench, which
-checks answers before it times (bench.json); end_to_end.py, which measures a server with 1, 16 and 64 callers over
+checks answers and times matmuls in turn with cuBLAS (bench.json); end_to_end.py, which measures a server with 1, 16 and 64 callers over
 TCP and a Unix socket, calls of 512 rows against Echo, and checks nibble_bandwidth_ratio (end_to_end.json,
 end_to_end.md). cuBLASLt (libcublasLt.so.13) must be where the loader finds it.
 END

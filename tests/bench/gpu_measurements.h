@@ -1,5 +1,5 @@
 // What gpu_bench measures: each op over rotated copies of its operands (cold L2), by graph medians,
-// its answers checked first.
+// matmuls in turn with cuBLAS; answers of matmuls are checked.
 #ifndef NIBBLE_TESTS_BENCH_GPU_MEASUREMENTS_H_
 #define NIBBLE_TESTS_BENCH_GPU_MEASUREMENTS_H_
 
@@ -16,9 +16,8 @@
 #include "kernels/core/packed_units.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/device.h"
-#include "nibble/numeric.h"
 #include "nlohmann/json.hpp"
-#include "tests/bench/bench_data.h"
+#include "tests/bench/gpu_operands.h"
 #include "tests/bench/gpu_timing.h"
 
 namespace nibble::bench {
@@ -40,27 +39,32 @@ class Bench {
         stream_(stream),
         handle_(static_cast<cuda::CudaStream&>(stream).handle()),
         blas_(blas),
+        operands_(device, stream),
         read_bytes_per_s_(device.info().peak_bandwidth_bytes_per_second),
         copy_bytes_per_s_(copy_bytes_per_s),
         kernels_(std::move(kernels)) {}
 
   const nlohmann::json& rows() const { return rows_; }
+  // The last wrong answer; no time is reported of those.
+  const Status& wrong() const { return wrong_; }
 
   Status Matmuls(const std::vector<MatmulCase>& cases, const std::vector<int64_t>& ms) {
     const WeightSpec& first = cases.front().spec;
-    NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> dense_us, CublasUs(first.n, first.k, ms));
+    NIBBLE_ASSIGN_OR_RETURN(const Dense dense, operands_.UploadDense(first.n, first.k, ms.back()));
+    const std::vector<std::string_view> kernels =
+        kernels_.empty() ? std::vector<std::string_view>{""} : kernels_;
     for (const MatmulCase& one : cases) {
-      if (kernels_.empty()) NIBBLE_RETURN_IF_ERROR(MatmulsOf(one, ms, dense_us, {}));
-      for (const std::string_view kernel : kernels_) {
-        NIBBLE_RETURN_IF_ERROR(MatmulsOf(one, ms, dense_us, kernel));
+      NIBBLE_ASSIGN_OR_RETURN(const Weights weights, operands_.Upload(one.spec));
+      for (const std::string_view kernel : kernels) {
+        NIBBLE_RETURN_IF_ERROR(MatmulsOf(one, weights, ms, dense, kernel));
       }
     }
     return absl::OkStatus();
   }
 
   Status Dequantize(const WeightSpec& spec) {
-    NIBBLE_ASSIGN_OR_RETURN(const Weights weights, Upload(spec));
-    NIBBLE_ASSIGN_OR_RETURN(const auto out, Zeros(spec.n * spec.k * 2));
+    NIBBLE_ASSIGN_OR_RETURN(const Weights weights, operands_.Upload(spec));
+    NIBBLE_ASSIGN_OR_RETURN(const auto out, operands_.Zeros(spec.n * spec.k * 2));
     Problem problem;
     problem.op = Op::kDequantize;
     problem.weight = spec;
@@ -85,12 +89,12 @@ class Bench {
     const uint64_t sets = std::clamp<uint64_t>(kColdBytes / bytes_of_set + 1, 1, 64);
     std::vector<std::unique_ptr<Buffer>> x, residual, y;
     for (uint64_t set = 0; set < sets; ++set) {
-      NIBBLE_ASSIGN_OR_RETURN(x.emplace_back(), Activations(m * x_cols));
-      NIBBLE_ASSIGN_OR_RETURN(residual.emplace_back(), Activations(norm ? m * d : 1));
-      NIBBLE_ASSIGN_OR_RETURN(y.emplace_back(), Zeros(m * d));
+      NIBBLE_ASSIGN_OR_RETURN(x.emplace_back(), operands_.Activations(m * x_cols));
+      NIBBLE_ASSIGN_OR_RETURN(residual.emplace_back(), operands_.Activations(norm ? m * d : 1));
+      NIBBLE_ASSIGN_OR_RETURN(y.emplace_back(), operands_.Zeros(m * d));
     }
-    NIBBLE_ASSIGN_OR_RETURN(const auto gamma, Activations(d));
-    NIBBLE_ASSIGN_OR_RETURN(const auto scales, Zeros(m * 4));
+    NIBBLE_ASSIGN_OR_RETURN(const auto gamma, operands_.Activations(d));
+    NIBBLE_ASSIGN_OR_RETURN(const auto scales, operands_.Zeros(m * 4));
     Problem problem;
     problem.op = op;
     problem.m = m;
@@ -130,11 +134,7 @@ class Bench {
 
  private:
   static constexpr double kTensorFlops = 790e12;  // of 16 bits; of 8 bits twice as many
-  static constexpr uint64_t kColdBytes = uint64_t{400} << 20;
   static constexpr int kMinLaunches = 40;
-  static constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
-
-  using Weights = std::vector<std::unique_ptr<DeviceWeight>>;
 
   // Whole rounds over the copies, more of them where a launch is short.
   static int Launches(uint64_t copies, int64_t m = 1) {
@@ -142,82 +142,33 @@ class Bench {
     return static_cast<int>(rounds * copies);
   }
 
-  StatusOr<std::unique_ptr<Buffer>> Zeros(int64_t bytes) {
-    return device_.Allocate(static_cast<uint64_t>(bytes), MemoryKind::kDevice);
-  }
-
-  // Random BF16 in [-1, 1).
-  StatusOr<std::unique_ptr<Buffer>> Activations(int64_t count) {
-    const int64_t block = std::min<int64_t>(count, 1 << 20);
-    const HostBytes random = RandomFloats(DType::kBF16, block, -1.0f, 1.0f, ++seed_);
-    NIBBLE_ASSIGN_OR_RETURN(auto buffer, Zeros(count * 2));
-    for (int64_t i = 0; i < count; i += block) {
-      const int64_t size = std::min(block, count - i) * 2;
-      NIBBLE_RETURN_IF_ERROR(
-          stream_.Copy(static_cast<char*>(buffer->data()) + i * 2, random.data(), size));
-    }
-    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
-    return buffer;
-  }
-
-  StatusOr<Weights> Upload(const WeightSpec& spec) {
-    const CanonicalWeight weight = RandomWeight(spec);
-    Weights weights;
-    uint64_t bytes = 0;
-    while (bytes < kColdBytes || weights.size() < 2) {
-      NIBBLE_ASSIGN_OR_RETURN(weights.emplace_back(), device_.Upload(weight, nullptr));
-      bytes += weights.back()->bytes();
-    }
-    return weights;
-  }
-
-  StatusOr<std::vector<double>> CublasUs(int64_t n, int64_t k, const std::vector<int64_t>& ms) {
-    std::vector<std::unique_ptr<Buffer>> weights;
-    for (uint64_t bytes = 0; bytes < kColdBytes || weights.size() < 2; bytes += n * k * 2) {
-      NIBBLE_ASSIGN_OR_RETURN(weights.emplace_back(), Activations(n * k));
-    }
-    NIBBLE_ASSIGN_OR_RETURN(const auto scratch, Zeros(kBlasWorkspaceBytes));
-    std::vector<double> times_us;
-    for (const int64_t m : ms) {
-      NIBBLE_ASSIGN_OR_RETURN(const auto x, Activations(m * k));
-      NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(m * n * 2));
-      const cuda::BlasProblem problem{DType::kBF16, DType::kBF16, m, n, k, k, k, n, false};
-      NIBBLE_ASSIGN_OR_RETURN(
-          times_us.emplace_back(), TimeByGraph(handle_, Launches(weights.size(), m), [&](int i) {
-            return blas_.Run(problem, x->data(), weights[i % weights.size()]->data(), y->data(),
-                             scratch->data(), handle_);
-          }));
-    }
-    return times_us;
-  }
-
-  StatusOr<std::vector<float>> Result(const Buffer& y, DType dtype, int64_t count) {
-    std::vector<std::byte> bytes(static_cast<size_t>(count) * DTypeBytes(dtype));
-    NIBBLE_RETURN_IF_ERROR(stream_.Copy(bytes.data(), y.data(), bytes.size()));
-    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
-    std::vector<float> values;
-    for (int64_t i = 0; i < count; ++i) values.push_back(LoadAsFloat(bytes.data(), dtype, i));
-    return values;
+  GraphOf DenseGraph(const Dense& dense, int64_t m, int launches) {
+    const cuda::BlasProblem problem{DType::kBF16, DType::kBF16, m,       dense.n, dense.k,
+                                    dense.k,      dense.k,      dense.n, false};
+    return {launches, [this, problem, &dense](int i) {
+              return blas_.Run(problem, dense.x->data(),
+                               dense.weights[i % dense.weights.size()]->data(), dense.y->data(),
+                               dense.workspace->data(), handle_);
+            }};
   }
 
   // Runs one matmul with `choice` and returns y in binary32.
   StatusOr<std::vector<float>> Run(const MatmulArgs& args, const Problem& problem,
                                    const Choice& choice) {
-    NIBBLE_ASSIGN_OR_RETURN(const auto workspace, Zeros(device_.WorkspaceBytes(problem, choice)));
-    NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(args.y.rows * args.y.cols * 4));
+    NIBBLE_ASSIGN_OR_RETURN(const auto workspace,
+                            operands_.Zeros(device_.WorkspaceBytes(problem, choice)));
+    NIBBLE_ASSIGN_OR_RETURN(const auto y, operands_.Zeros(args.y.rows * args.y.cols * 4));
     NIBBLE_RETURN_IF_ERROR(
         CheckCuda(cudaMemsetAsync(y->data(), 0xFF, y->size(), handle_), "cudaMemsetAsync"));
     MatmulArgs to_y = args;
     to_y.y = MakeView(y->data(), DType::kF32, args.y.rows, args.y.cols);
     NIBBLE_RETURN_IF_ERROR(device_.Matmul(to_y, choice, workspace->data(), stream_));
-    return Result(*y, DType::kF32, args.y.rows * args.y.cols);
+    return operands_.Download(*y, DType::kF32, args.y.rows * args.y.cols);
   }
 
-  // The answer of `choice` against the binary32 kernel's: relative error in norm.
-  StatusOr<double> ErrorOf(const MatmulArgs& args, const Problem& problem, const Choice& choice) {
-    const Choice exact{"cuda_gemm_f32", 64, 64, 32, 1};
-    NIBBLE_ASSIGN_OR_RETURN(const auto received, Run(args, problem, choice));
-    NIBBLE_ASSIGN_OR_RETURN(const auto expected, Run(args, problem, exact));
+  // In norm.
+  static double RelativeError(const std::vector<float>& received,
+                              const std::vector<float>& expected) {
     double difference = 0.0;
     double norm = 0.0;
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -227,42 +178,32 @@ class Bench {
     return std::sqrt(difference / norm);
   }
 
-  // E4M3 codes, none of them NaN.
-  StatusOr<std::unique_ptr<Buffer>> Codes(int64_t count) {
-    WeightSpec spec;
-    spec.format = Format::kFP8;
-    spec.n = 1;
-    spec.k = count;
-    const HostBytes codes = RandomWeight(spec).codes;
-    NIBBLE_ASSIGN_OR_RETURN(auto buffer, Zeros(count));
-    NIBBLE_RETURN_IF_ERROR(stream_.Copy(buffer->data(), codes.data(), codes.size()));
-    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
-    return buffer;
+  // Whether an answer is right; if not, it is printed and the run will end with an error.
+  bool Check(const MatmulArgs& args, const Choice& choice, const std::vector<float>& received,
+             const std::vector<float>& expected, std::string_view what) {
+    // Rounding weights to BF16 errs by 2^-9 each; the sum of many by less.
+    constexpr double kMaxError = 4e-3;
+    const double error = RelativeError(received, expected);
+    if (error <= kMaxError) return true;
+    wrong_ = absl::InternalError(fmt::format("{} M={} {}: {}: relative error {:.3g}, at most {}",
+                                             ToString(args.weight->spec()), args.x.rows,
+                                             choice.kernel, what, error, kMaxError));
+    fmt::print("WRONG {}\n", MessageOf(wrong_));
+    std::fflush(stdout);
+    return false;
   }
 
-  StatusOr<std::unique_ptr<Buffer>> Scales(int64_t count) {
-    const HostBytes scales = RandomFloats(DType::kF32, count, 0.001f, 0.002f, ++seed_);
-    NIBBLE_ASSIGN_OR_RETURN(auto buffer, Zeros(count * 4));
-    NIBBLE_RETURN_IF_ERROR(stream_.Copy(buffer->data(), scales.data(), scales.size()));
-    NIBBLE_RETURN_IF_ERROR(stream_.Synchronize());
-    return buffer;
-  }
-
-  Status MatmulsOf(const MatmulCase& one, const std::vector<int64_t>& ms,
-                   const std::vector<double>& dense_us, std::string_view kernel) {
+  Status MatmulsOf(const MatmulCase& one, const Weights& weights, const std::vector<int64_t>& ms,
+                   const Dense& dense, std::string_view kernel) {
     const WeightSpec& spec = one.spec;
     const bool codes = one.input == DType::kF8E4M3;
     const int64_t steps = ScalesPerRow(one.activation, spec.k);
-
-    // Rounding weights to BF16 errs by 2^-9 each; the sum of many by less.
-    constexpr double kMaxError = 4e-3;
-    NIBBLE_ASSIGN_OR_RETURN(const Weights weights, Upload(spec));
-    NIBBLE_ASSIGN_OR_RETURN(const auto x,
-                            codes ? Codes(ms.back() * spec.k) : Activations(ms.back() * spec.k));
-    NIBBLE_ASSIGN_OR_RETURN(const auto scales, Scales(ms.back() * std::max<int64_t>(1, steps)));
+    NIBBLE_ASSIGN_OR_RETURN(const auto x, codes ? operands_.Codes(ms.back() * spec.k)
+                                                : operands_.Activations(ms.back() * spec.k));
+    NIBBLE_ASSIGN_OR_RETURN(const auto scales,
+                            operands_.Scales(ms.back() * std::max<int64_t>(1, steps)));
     std::vector<float> first_row;
-    for (size_t index = 0; index < ms.size(); ++index) {
-      const int64_t m = ms[index];
+    for (const int64_t m : ms) {
       Problem problem;
       problem.weight = spec;
       problem.m = m;
@@ -274,35 +215,41 @@ class Bench {
         const int capability = device_.info().compute_capability;
         if (!core::CudaKernelFits(problem, kernel, capability)) continue;
       }
-      NIBBLE_ASSIGN_OR_RETURN(const auto y, Zeros(m * spec.n * 2));
-      NIBBLE_ASSIGN_OR_RETURN(const auto workspace, Zeros(device_.WorkspaceBytes(problem, choice)));
+      NIBBLE_ASSIGN_OR_RETURN(const auto y, operands_.Zeros(m * spec.n * 2));
+      NIBBLE_ASSIGN_OR_RETURN(const auto workspace,
+                              operands_.Zeros(device_.WorkspaceBytes(problem, choice)));
       MatmulArgs args;
       args.weight = weights.front().get();
       args.x = MakeConstView(x->data(), one.input, m, spec.k);
       args.activation = one.activation;
       if (codes) args.x_scales = MakeConstView(scales->data(), DType::kF32, m, steps);
       args.y = MakeView(y->data(), DType::kBF16, m, spec.n);
+      std::vector<float> answer;
       if (m <= 512) {
-        NIBBLE_ASSIGN_OR_RETURN(const double error, ErrorOf(args, problem, choice));
-        if (!(error <= kMaxError)) {
-          return absl::InternalError(fmt::format("{} M={} {}: relative error {:.3g}, at most {}",
-                                                 ToString(spec), m, choice.kernel, error,
-                                                 kMaxError));
-        }
+        const Choice exact{"cuda_gemm_f32", 64, 64, 32, 1};
+        NIBBLE_ASSIGN_OR_RETURN(answer, Run(args, problem, choice));
+        NIBBLE_ASSIGN_OR_RETURN(const auto expected, Run(args, problem, exact));
+        if (!Check(args, choice, answer, expected, "binary32 output")) continue;
       }
-      NIBBLE_ASSIGN_OR_RETURN(const double us,
-                              TimeByGraph(handle_, Launches(weights.size()), [&](int i) {
-                                args.weight = weights[i % weights.size()].get();
-                                return device_.Matmul(args, choice, workspace->data(), stream_);
-                              }));
-      NIBBLE_ASSIGN_OR_RETURN(const auto row, Result(*y, DType::kBF16, spec.n));
+      const int launches = Launches(weights.size(), m);
+      const GraphOf matmuls = {launches, [&](int i) {
+                                 args.weight = weights[i % weights.size()].get();
+                                 return device_.Matmul(args, choice, workspace->data(), stream_);
+                               }};
+      NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> us,
+                              TimeByTurns(handle_, {matmuls, DenseGraph(dense, m, launches)}));
+      // All copies of the weight are the same.
+      NIBBLE_ASSIGN_OR_RETURN(
+          auto row, operands_.Download(*y, DType::kBF16, answer.empty() ? spec.n : m * spec.n));
+      if (!answer.empty() && !Check(args, choice, row, answer, "BF16 output of a replay")) continue;
+      row.resize(static_cast<size_t>(spec.n));
       if (first_row.empty()) first_row = row;
       const double bytes =
           static_cast<double>(weights.front()->bytes()) + 2.0 * m * (spec.k + spec.n);
       const double flops = 2.0 * m * spec.n * spec.k;
       const bool eight_bits = one.activation != QuantMode::kNone;
-      Report("matmul", spec, m, choice, us, dense_us[index], bytes, eight_bits ? flops / 2 : flops,
-             row == first_row, ActivationName(one));
+      Report("matmul", spec, m, choice, us.front(), us.back(), bytes,
+             eight_bits ? flops / 2 : flops, row == first_row, ActivationName(one));
     }
     return absl::OkStatus();
   }
@@ -350,10 +297,11 @@ class Bench {
   Stream& stream_;
   cudaStream_t handle_;
   cuda::Blas& blas_;
+  Operands operands_;
   double read_bytes_per_s_;
   double copy_bytes_per_s_;
   std::vector<std::string_view> kernels_;
-  uint64_t seed_ = 100;
+  Status wrong_;
   nlohmann::json rows_ = nlohmann::json::array();
 };
 

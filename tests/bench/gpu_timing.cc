@@ -11,27 +11,53 @@ namespace {
 constexpr int kWarmUps = 3;
 constexpr int kReplays = 15;
 
-// Median µs of what `enqueue` puts on the stream.
-StatusOr<double> MedianUs(cudaStream_t stream, const std::function<cudaError_t()>& enqueue) {
+// Median µs of each of the things that these put on the stream, one after the other in turn.
+StatusOr<std::vector<double>> MediansUs(cudaStream_t stream,
+                                        const std::vector<std::function<cudaError_t()>>& enqueue) {
   cudaEvent_t begin;
   cudaEvent_t end;
   NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventCreate(&begin), "cudaEventCreate"));
   NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventCreate(&end), "cudaEventCreate"));
-  std::vector<double> times_us;
+  std::vector<std::vector<double>> times_us(enqueue.size());
   for (int replay = 0; replay < kWarmUps + kReplays; ++replay) {
-    NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(begin, stream), "cudaEventRecord"));
-    NIBBLE_RETURN_IF_ERROR(CheckCuda(enqueue(), "what is timed"));
-    NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(end, stream), "cudaEventRecord"));
-    NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventSynchronize(end), "what is timed"));
-    float milliseconds = 0.0f;
-    NIBBLE_RETURN_IF_ERROR(
-        CheckCuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime"));
-    if (replay >= kWarmUps) times_us.push_back(milliseconds * 1e3);
+    for (size_t i = 0; i < enqueue.size(); ++i) {
+      NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(begin, stream), "cudaEventRecord"));
+      NIBBLE_RETURN_IF_ERROR(CheckCuda(enqueue[i](), "what is timed"));
+      NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(end, stream), "cudaEventRecord"));
+      NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaEventSynchronize(end), "what is timed"));
+      float milliseconds = 0.0f;
+      NIBBLE_RETURN_IF_ERROR(
+          CheckCuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime"));
+      if (replay >= kWarmUps) times_us[i].push_back(milliseconds * 1e3);
+    }
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  std::sort(times_us.begin(), times_us.end());
-  return times_us[times_us.size() / 2];
+  std::vector<double> medians_us;
+  for (std::vector<double>& times : times_us) {
+    std::sort(times.begin(), times.end());
+    medians_us.push_back(times[times.size() / 2]);
+  }
+  return medians_us;
+}
+
+StatusOr<cudaGraphExec_t> Capture(cudaStream_t stream, const GraphOf& of) {
+  // Once outside a capture: algorithms are chosen, kernels loaded.
+  NIBBLE_RETURN_IF_ERROR(of.launch(0));
+  NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaStreamSynchronize(stream), "the first launch"));
+  NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                                   "cudaStreamBeginCapture"));
+  Status launched;
+  for (int i = 0; i < of.launches && launched.ok(); ++i) launched = of.launch(i);
+  cudaGraph_t graph = nullptr;
+  const Status captured = CheckCuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  NIBBLE_RETURN_IF_ERROR(launched);
+  NIBBLE_RETURN_IF_ERROR(captured);
+  cudaGraphExec_t executable = nullptr;
+  NIBBLE_RETURN_IF_ERROR(
+      CheckCuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate"));
+  cudaGraphDestroy(graph);
+  return executable;
 }
 
 }  // namespace
@@ -43,26 +69,23 @@ Status CheckCuda(cudaError_t error, const char* what) {
 
 StatusOr<double> TimeByGraph(cudaStream_t stream, int launches,
                              const std::function<Status(int)>& launch) {
-  // Once outside a capture: algorithms are chosen, kernels loaded.
-  NIBBLE_RETURN_IF_ERROR(launch(0));
-  NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaStreamSynchronize(stream), "the first launch"));
-  NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-                                   "cudaStreamBeginCapture"));
-  Status launched;
-  for (int i = 0; i < launches && launched.ok(); ++i) launched = launch(i);
-  cudaGraph_t graph = nullptr;
-  const Status captured = CheckCuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  NIBBLE_RETURN_IF_ERROR(launched);
-  NIBBLE_RETURN_IF_ERROR(captured);
-  cudaGraphExec_t executable = nullptr;
-  NIBBLE_RETURN_IF_ERROR(
-      CheckCuda(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate"));
-  const StatusOr<double> replay_us =
-      MedianUs(stream, [&] { return cudaGraphLaunch(executable, stream); });
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  NIBBLE_RETURN_IF_ERROR(replay_us.status());
-  return *replay_us / launches;
+  NIBBLE_ASSIGN_OR_RETURN(const std::vector<double> us, TimeByTurns(stream, {{launches, launch}}));
+  return us.front();
+}
+
+StatusOr<std::vector<double>> TimeByTurns(cudaStream_t stream, const std::vector<GraphOf>& graphs) {
+  std::vector<cudaGraphExec_t> executables;
+  std::vector<std::function<cudaError_t()>> enqueue;
+  for (const GraphOf& graph : graphs) {
+    NIBBLE_ASSIGN_OR_RETURN(const cudaGraphExec_t executable, Capture(stream, graph));
+    executables.push_back(executable);
+    enqueue.emplace_back([=] { return cudaGraphLaunch(executable, stream); });
+  }
+  StatusOr<std::vector<double>> us = MediansUs(stream, enqueue);
+  for (const cudaGraphExec_t executable : executables) cudaGraphExecDestroy(executable);
+  NIBBLE_RETURN_IF_ERROR(us.status());
+  for (size_t i = 0; i < graphs.size(); ++i) (*us)[i] /= graphs[i].launches;
+  return us;
 }
 
 StatusOr<double> MeasureCopyTbs(cudaStream_t stream) {
@@ -70,12 +93,13 @@ StatusOr<double> MeasureCopyTbs(cudaStream_t stream) {
   char* memory = nullptr;
   NIBBLE_RETURN_IF_ERROR(CheckCuda(cudaMalloc(&memory, 2 * kBytes), "cudaMalloc"));
   // Not in a graph: there a copy is the copy engine's.
-  const StatusOr<double> copy_us = MedianUs(stream, [&] {
-    return cudaMemcpyAsync(memory + kBytes, memory, kBytes, cudaMemcpyDeviceToDevice, stream);
-  });
+  const StatusOr<std::vector<double>> copy_us = MediansUs(
+      stream, {[&] {
+        return cudaMemcpyAsync(memory + kBytes, memory, kBytes, cudaMemcpyDeviceToDevice, stream);
+      }});
   cudaFree(memory);
   NIBBLE_RETURN_IF_ERROR(copy_us.status());
-  return 2.0 * static_cast<double>(kBytes) / (*copy_us * 1e6);
+  return 2.0 * static_cast<double>(kBytes) / (copy_us->front() * 1e6);
 }
 
 }  // namespace nibble::bench
