@@ -191,10 +191,7 @@ class Matmul {
 
   Status RunWgmma() {
     const WgmmaWorkspace places(shape_, device_);
-    char* copy = workspace_ + places.x_offset;
-    const auto k_padded = static_cast<int32_t>(places.k_padded);
     WgmmaLaunch launch;
-    launch.x = copy;
     launch.m = shape_.m;
     launch.y = args_.y.data;
     launch.y_type = YType();
@@ -202,8 +199,20 @@ class Matmul {
     launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16;
-    NIBBLE_RETURN_IF_ERROR(Check(
-        LaunchArrangeActivations(x_, copy, k_padded, view_.codes_kind == Codes::kFP8, stream_)));
+    char* copy = workspace_ + places.x_offset;
+    const auto k_padded = static_cast<int32_t>(places.k_padded);
+    launch.x = copy;
+    launch.x_stride = k_padded;
+    if (places.plan.pair_outputs == 0) {
+      NIBBLE_RETURN_IF_ERROR(Check(
+          LaunchArrangeActivations(x_, copy, k_padded, view_.codes_kind == Codes::kFP8, stream_)));
+    } else if (spec_.k != k_padded || x_.order != nullptr ||
+               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+      NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
+    } else {
+      launch.x = args_.x.data;
+      if (shape_.m > 1) launch.x_stride = args_.x.row_stride;
+    }
     return Check(LaunchWgmma(places.plan, launch));
   }
 

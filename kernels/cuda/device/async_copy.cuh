@@ -177,6 +177,15 @@ __device__ inline void TensorCopyOnce(uint32_t to_shared, const CUtensorMap& map
       : "memory");
 }
 // Of three dimensions, from the start of the innermost on.
+__device__ inline void TensorCopyUnits(uint32_t to_shared, const CUtensorMap& map, int32_t second,
+                                       int32_t third, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3, %4}], [%5];" ::"r"(to_shared),
+      "l"(&map), "r"(0), "r"(second), "r"(third), "r"(barrier)
+      : "memory");
+}
+// The same for bytes that are read once.
 __device__ inline void TensorCopyUnitsOnce(uint32_t to_shared, const CUtensorMap& map,
                                            int32_t second, int32_t third, uint32_t barrier,
                                            uint64_t policy) {
@@ -185,6 +194,40 @@ __device__ inline void TensorCopyUnitsOnce(uint32_t to_shared, const CUtensorMap
       "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to_shared),
       "l"(&map), "r"(0), "r"(second), "r"(third), "r"(barrier), "l"(policy)
       : "memory");
+}
+
+// All threads of the cluster that have not ended; what they wrote to shared memory before is seen.
+__device__ inline void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The same where nothing that was written has to be seen.
+__device__ inline void WaitForCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ inline uint32_t RankInCluster() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// The place of an own shared address in block `rank` of the cluster.
+__device__ inline uint32_t SharedOf(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+__device__ inline float4 LoadCluster4Floats(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from));
+  return v;
+}
+__device__ inline void StoreShared4Floats(uint32_t to, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
+               : "memory");
 }
 
 }  // namespace nibble::cuda

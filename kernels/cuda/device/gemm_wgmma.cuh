@@ -128,7 +128,38 @@ struct WgmmaSlot {
       parity ^= 1;
     }
   }
+  // By fewer steps than there are stages.
+  __device__ void AdvanceBy(int steps, int stages) {
+    stage += steps;
+    if (stage >= stages) {
+      stage -= stages;
+      parity ^= 1;
+    }
+  }
 };
+
+// One unit of the weight's rows from those of tile16 on to a stage, which will expect x too.
+template <class Unit, class Shape>
+__device__ inline void CopyWeights(const WgmmaMaps& maps, int32_t tile16, int32_t unit,
+                                   uint32_t stage, uint32_t barrier, uint64_t policy) {
+  using Stage = WgmmaStage<Unit, Shape>;
+  ArriveExpecting(barrier, Stage::kFilled);
+  if constexpr (Unit::kBoxed) {
+    TensorCopyUnitsOnce(stage + Stage::kCodesAt, maps.codes, tile16 * kUnitRows, unit, barrier,
+                        policy);
+  } else {
+    TensorCopyUnitsOnce(stage + Stage::kCodesAt, maps.codes, unit, tile16, barrier, policy);
+  }
+  if constexpr (Unit::kScaleBytes > 0) {
+    constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
+    TensorCopyOnce(stage + Stage::kScalesAt, maps.scales, unit * kScalesOfUnit, tile16, barrier,
+                   policy);
+  }
+  if constexpr (Unit::kZeroBytes > 0) {
+    TensorCopyOnce(stage + Stage::kZerosAt, maps.zero_points, unit * Unit::kZeroBytes, tile16,
+                   barrier, policy);
+  }
+}
 
 // The producing thread. The weights of the first stages are on their way before x is there.
 template <class Unit, class Shape>
@@ -138,25 +169,8 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
   using Stage = WgmmaStage<Unit, Shape>;
   const uint64_t once = args.column_tiles == 1 ? EvictFirstPolicy() : UnchangedPolicy();
   const auto copy_weights = [&](int32_t tile, int32_t unit, int stage) {
-    const uint32_t to = ring + stage * Stage::kBytes;
-    const uint32_t barrier = full + stage * 8;
-    const int32_t tile16 = tile / args.column_tiles * Shape::kTiles;
-    ArriveExpecting(barrier, Stage::kFilled);
-    if constexpr (Unit::kBoxed) {
-      TensorCopyUnitsOnce(to + Stage::kCodesAt, maps.codes, tile16 * kUnitRows, unit, barrier,
-                          once);
-    } else {
-      TensorCopyUnitsOnce(to + Stage::kCodesAt, maps.codes, unit, tile16, barrier, once);
-    }
-    if constexpr (Unit::kScaleBytes > 0) {
-      constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
-      TensorCopyOnce(to + Stage::kScalesAt, maps.scales, unit * kScalesOfUnit, tile16, barrier,
-                     once);
-    }
-    if constexpr (Unit::kZeroBytes > 0) {
-      TensorCopyOnce(to + Stage::kZerosAt, maps.zero_points, unit * Unit::kZeroBytes, tile16,
-                     barrier, once);
-    }
+    CopyWeights<Unit, Shape>(maps, tile / args.column_tiles * Shape::kTiles, unit,
+                             ring + stage * Stage::kBytes, full + stage * 8, once);
   };
   const auto copy_x = [&](int32_t tile, int32_t unit, int stage) {
     const uint32_t to = ring + stage * Stage::kBytes;
@@ -351,8 +365,8 @@ __global__ void __launch_bounds__(Shape::kMultiplying)
 
 // Part `part` of a unit, kBlocks x 32 inputs, as operands of wgmmas of 16 inputs each.
 template <class Pairs, class Unit, bool kScaled, int kBlocks>
-__device__ inline void DecodePart(const WeightView& w, const uint32_t* table, const Unit& unit,
-                                  int part, uint32_t (&fragments)[kBlocks * 2][4]) {
+__device__ inline void DecodePart(const WeightView& w, const uint32_t* table, Unit& unit, int part,
+                                  uint32_t (&fragments)[kBlocks * 2][4]) {
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i) {
     const int block = part * kBlocks + i;

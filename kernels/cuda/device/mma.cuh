@@ -88,11 +88,15 @@ struct Int4Words<BF16Pairs> {
     return {BF16Pairs::Fma(biased, 0xBE80BE80u, 0x80008000u),
             BF16Pairs::Fma(biased, 0xBE80BE80u, 0x42004200u)};
   }
+  // The pair in the lowest nibbles of both half words.
+  __device__ static uint32_t Lowest(uint32_t word, uint32_t low_zero) {
+    return BF16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x43004300u), 0x3E803E80u, low_zero);
+  }
   __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
     const uint32_t upper = word >> 8;
-    pairs[0] = BF16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x43004300u), 0x3E803E80u, zero.low);
+    pairs[0] = Lowest(word, zero.low);
     pairs[1] = BF16Pairs::Fma(word & 0x00F000F0u, 0x7F007F00u, zero.high);
-    pairs[2] = BF16Pairs::Fma(AndOr(upper, 0x000F000Fu, 0x43004300u), 0x3E803E80u, zero.low);
+    pairs[2] = Lowest(upper, zero.low);
     pairs[3] = BF16Pairs::Fma(upper & 0x00F000F0u, 0x7F007F00u, zero.high);
   }
 };
@@ -109,11 +113,14 @@ struct Int4Words<F16Pairs> {
     return {F16Pairs::Fma(biased, 0xBC00BC00u, 0x80008000u),
             F16Pairs::Fma(biased, 0xBC00BC00u, 0x63806380u)};
   }
+  __device__ static uint32_t Lowest(uint32_t word, uint32_t low_zero) {
+    return F16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x64006400u), 0x3C003C00u, low_zero);
+  }
   __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
     const uint32_t upper = word >> 8;
-    pairs[0] = F16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x64006400u), 0x3C003C00u, zero.low);
+    pairs[0] = Lowest(word, zero.low);
     pairs[1] = F16Pairs::Fma(AndOr(word, 0x00F000F0u, 0x64006400u), 0x2C002C00u, zero.high);
-    pairs[2] = F16Pairs::Fma(AndOr(upper, 0x000F000Fu, 0x64006400u), 0x3C003C00u, zero.low);
+    pairs[2] = Lowest(upper, zero.low);
     pairs[3] = F16Pairs::Fma(AndOr(upper, 0x00F000F0u, 0x64006400u), 0x2C002C00u, zero.high);
   }
 };

@@ -10,9 +10,10 @@
 
 namespace nibble::cuda {
 
+// In clusters of `cluster` blocks along x.
 template <class... Params, class... Args>
-cudaError_t LaunchDependent(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
-                            cudaStream_t stream, const Args&... args) {
+cudaError_t LaunchDependentClusters(int cluster, void (*kernel)(Params...), dim3 grid, dim3 block,
+                                    size_t shared_bytes, cudaStream_t stream, const Args&... args) {
   constexpr int kFirstMajor = 9;
   int device = 0;
   int major = 0;
@@ -21,17 +22,25 @@ cudaError_t LaunchDependent(void (*kernel)(Params...), dim3 grid, dim3 block, si
     error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   }
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = major >= kFirstMajor ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = major < kFirstMajor ? 0 : cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <class... Params, class... Args>
+cudaError_t LaunchDependent(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
+                            cudaStream_t stream, const Args&... args) {
+  return LaunchDependentClusters(1, kernel, grid, block, shared_bytes, stream, args...);
 }
 
 }  // namespace nibble::cuda

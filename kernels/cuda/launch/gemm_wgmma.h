@@ -16,16 +16,23 @@ struct WgmmaPlan {
   int64_t tiles = 0;
   int64_t whole_tiles = 0;  // the others are shared by all blocks
   int blocks = 0;
+  int pair_outputs = 0;  // of a tile that a pair of blocks takes: 64, 128 or 256; 0: no pairs
 
   // f16: x is F16, else BF16. fp8: the weight is FP8.
   WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors);
   int64_t ShareBytes() const {
     return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
   }
+
+ private:
+  void PlanPairs(int64_t n, int64_t units, int multiprocessors);
 };
 
 struct WgmmaLaunch {
-  const void* x = nullptr;  // [m, units * 128], arranged by LaunchArrangeActivations
+  // [m, units * 128], arranged by LaunchArrangeActivations; for pairs as it is, 16-byte aligned,
+  // rows x_stride elements apart.
+  const void* x = nullptr;
+  int64_t x_stride = 0;
   int64_t m = 0;
   void* y = nullptr;  // [m, N]
   Element y_type = Element::kF32;
@@ -40,6 +47,17 @@ cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream);
+// Of these two, by pairs of blocks, for x of one type, with zero points and without.
+cudaError_t LaunchWgmmaClusterInt4BF16(const WeightView& view, const WgmmaPlan& plan,
+                                       const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaClusterInt4BF16Zero(const WeightView& view, const WgmmaPlan& plan,
+                                           const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaClusterInt4F16(const WeightView& view, const WgmmaPlan& plan,
+                                      const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaClusterInt4F16Zero(const WeightView& view, const WgmmaPlan& plan,
+                                          const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaClusterTable(const WeightView& view, const WgmmaPlan& plan,
+                                    const WgmmaLaunch& launch, cudaStream_t stream);
 // One scale a row, or one in all.
 cudaError_t LaunchWgmmaFp8(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                            cudaStream_t stream);

@@ -21,20 +21,9 @@ inline constexpr int kWgmmaSharedBytes = 227 * 1024 - 1024;
 inline constexpr int kWgmmaStages = 4;
 
 template <class Unit, class Shape>
-cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaMaps& maps) {
+cudaError_t EncodeWeightMaps(const WeightView& view, WgmmaMaps& maps) {
   const auto tiles16 = static_cast<uint64_t>((view.n + kUnitRows - 1) / kUnitRows);
   const auto units = static_cast<uint64_t>(view.units);
-  TensorBox x;
-  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
-  x.size[0] = units * kUnitInputs;
-  x.size[1] = static_cast<uint64_t>(launch.m);
-  x.stride[0] = x.size[0] * 2;
-  x.box[0] = 64;
-  x.box[1] = Shape::kColumns;
-  x.swizzle = true;
-  cudaError_t error = EncodeTensorMap(x, launch.x, maps.x);
-  if (error != cudaSuccess) return error;
-
   // 256 elements are the most that a box may have in one dimension.
   if constexpr (Unit::kBoxed) return MakeUnitMap(view, Shape::kRows, 1, maps.codes);
   TensorBox codes;
@@ -48,7 +37,7 @@ cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaM
   codes.box[0] = 256;
   codes.box[1] = 1;
   codes.box[2] = Shape::kTiles;
-  error = EncodeTensorMap(codes, view.codes, maps.codes);
+  cudaError_t error = EncodeTensorMap(codes, view.codes, maps.codes);
   if (error != cudaSuccess) return error;
 
   TensorBox side;  // one unit's of each tile
@@ -73,15 +62,8 @@ cudaError_t EncodeMaps(const WeightView& view, const WgmmaLaunch& launch, WgmmaM
   return error;
 }
 
-template <class Pairs, class Unit, class Shape>
-cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
-                        cudaStream_t stream) {
-  constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
-  constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign + Shape::kGroups * Shape::kStagingBytes;
-  static_assert((kWgmmaSharedBytes - kBefore) / kStageBytes >= 2, "a ring of two stages");
-  WgmmaMaps maps;
-  cudaError_t error = EncodeMaps<Unit, Shape>(view, launch, maps);
-  if (error != cudaSuccess) return error;
+template <class Unit>
+WgmmaArgs WgmmaArgsOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch) {
   WgmmaArgs args;
   args.y = launch.y;
   args.y_type = launch.y_type;
@@ -92,7 +74,6 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   args.column_tiles = static_cast<int32_t>(plan.column_tiles);
   args.tiles = static_cast<int32_t>(plan.tiles);
   args.whole_tiles = static_cast<int32_t>(plan.whole_tiles);
-  args.stages = std::min(kWgmmaStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
   args.unscale = Unit::kUnscale;
   if constexpr (Unit::kScalesPerUnit == 0) {
     args.row_scales = static_cast<const float*>(view.scales);
@@ -100,6 +81,29 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   }
   args.blocks = plan.blocks;
   args.shares = launch.shares;
+  return args;
+}
+
+template <class Pairs, class Unit, class Shape>
+cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
+                        cudaStream_t stream) {
+  constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
+  constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign + Shape::kGroups * Shape::kStagingBytes;
+  static_assert((kWgmmaSharedBytes - kBefore) / kStageBytes >= 2, "a ring of two stages");
+  WgmmaMaps maps;
+  TensorBox x;
+  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  x.size[0] = static_cast<uint64_t>(view.units) * kUnitInputs;
+  x.size[1] = static_cast<uint64_t>(launch.m);
+  x.stride[0] = x.size[0] * 2;
+  x.box[0] = 64;
+  x.box[1] = Shape::kColumns;
+  x.swizzle = true;
+  cudaError_t error = EncodeTensorMap(x, launch.x, maps.x);
+  if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
+  if (error != cudaSuccess) return error;
+  WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
+  args.stages = std::min(kWgmmaStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
   const auto kernel = WgmmaKernel<Pairs, Unit, Shape>;
   // The same for every launch: another thread may be between this call and its own launch.
   error =

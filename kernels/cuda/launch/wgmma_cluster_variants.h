@@ -1,0 +1,100 @@
+// Which variant of WgmmaClusterKernel runs, the same for every format. Included by the launchers
+// alone.
+#ifndef NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_VARIANTS_H_
+#define NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_VARIANTS_H_
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/device/gemm_wgmma_cluster.cuh"
+#include "kernels/cuda/device/quad_units.cuh"
+#include "kernels/cuda/launch/wgmma_variants.h"
+
+namespace nibble::cuda {
+
+// Warpgroups that share outputs hold one stage each.
+constexpr int ClusterStages(int splits) { return splits == 1 ? kWgmmaStages : splits == 2 ? 6 : 8; }
+
+// Both halves of a unit's inputs of `columns` rows of x in one box.
+inline cudaError_t EncodeClusterX(const WeightView& view, const WgmmaLaunch& launch, int columns,
+                                  CUtensorMap& map) {
+  TensorBox x;
+  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  x.rank = 3;
+  x.size[0] = 64;
+  x.size[1] = static_cast<uint64_t>(launch.m);
+  x.size[2] = static_cast<uint64_t>(view.units) * 2;
+  x.stride[0] = static_cast<uint64_t>(launch.x_stride) * 2;
+  x.stride[1] = 128;
+  x.box[0] = 64;
+  x.box[1] = static_cast<uint32_t>(columns);
+  x.box[2] = 2;
+  x.swizzle = true;
+  return EncodeTensorMap(x, launch.x, map);
+}
+
+template <class Pairs, class Unit, class Shape>
+cudaError_t LaunchCluster(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
+                          cudaStream_t stream) {
+  constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
+  constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign;
+  constexpr int kStages =
+      std::min(ClusterStages(Shape::kSplits), (kWgmmaSharedBytes - kBefore) / kStageBytes);
+  static_assert(kStages > Shape::kSplits, "a ring of a stage for each warpgroup and one more");
+  static_assert(kStages <= kWgmmaMaxStages);
+  WgmmaMaps maps;
+  cudaError_t error = EncodeClusterX(view, launch, Shape::kColumns, maps.x);
+  if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
+  if (error != cudaSuccess) return error;
+  WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
+  args.stages = kStages;
+  // The sums lie where the ring was.
+  constexpr int kSharedBytes = kBefore + std::max(kStages * kStageBytes, Shape::kSumsBytes);
+  const auto kernel = WgmmaClusterKernel<Pairs, Unit, Shape>;
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchDependentClusters(Shape::kBlocks, kernel, dim3(static_cast<unsigned>(plan.blocks)),
+                                 dim3(Shape::kThreads), kSharedBytes, stream, view, args, maps);
+}
+
+template <class Pairs, class Unit, int kSplits>
+cudaError_t LaunchClusterColumns(const WeightView& view, const WgmmaPlan& plan,
+                                 const WgmmaLaunch& launch, cudaStream_t stream) {
+  const auto run = [&](auto shape) {
+    return LaunchCluster<Pairs, Unit, decltype(shape)>(view, plan, launch, stream);
+  };
+  switch (plan.columns) {
+    case 16:
+      return run(WgmmaClusterShape<16, 4, false, kSplits>{});
+    case 32:
+      return run(WgmmaClusterShape<32, 4, false, kSplits>{});
+    case 64:
+      return run(WgmmaClusterShape<64, 4, false, kSplits>{});
+    default:
+      // Two warpgroups have registers for totals; F16 needs them, as in LaunchWgmmaUnits.
+      constexpr bool kF16 = std::is_same_v<Pairs, F16Pairs>;
+      if constexpr (kSplits == 4) return run(WgmmaClusterShape<128, 2, false, 2>{});
+      if constexpr (kSplits == 2 && kF16) return run(WgmmaClusterShape<128, 2, false, 1>{});
+      if constexpr (kSplits < 4 && !kF16) return run(WgmmaClusterShape<128, 4, true, kSplits>{});
+  }
+  return cudaErrorInvalidValue;
+}
+
+template <class Pairs, class Unit>
+cudaError_t LaunchClusterUnits(const WeightView& view, const WgmmaPlan& plan,
+                               const WgmmaLaunch& launch, cudaStream_t stream) {
+  switch (plan.pair_outputs) {
+    case 64:
+      return LaunchClusterColumns<Pairs, Unit, 4>(view, plan, launch, stream);
+    case 128:
+      return LaunchClusterColumns<Pairs, Unit, 2>(view, plan, launch, stream);
+    case 256:
+      return LaunchClusterColumns<Pairs, Unit, 1>(view, plan, launch, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_VARIANTS_H_
