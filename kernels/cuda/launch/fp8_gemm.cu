@@ -20,6 +20,26 @@ cudaError_t Quantize(const ActivationArgs& args, const Fp8Rows& to, cudaStream_t
       GridFor(args.m, 1), dim3(kFp8RowThreads), 0, stream, args, to);
 }
 
+// 16-bit rows that fit in registers.
+bool CanHold(const ActivationArgs& args) {
+  return args.k % 16 == 0 && args.k <= 8 * kFp8RowThreads * 8 && args.x_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+}
+
+template <class T, int kSlots>
+cudaError_t QuantizeSlots(const ActivationArgs& args, const Fp8Rows& to, cudaStream_t stream) {
+  return LaunchDependent(QuantizeHeldKernel<T, kSlots>, GridFor(args.m, 1), dim3(kFp8RowThreads), 0,
+                         stream, args, to);
+}
+
+template <class T>
+cudaError_t QuantizeHeld(const ActivationArgs& args, const Fp8Rows& to, cudaStream_t stream) {
+  constexpr int32_t kStep = kFp8RowThreads * 8;
+  if (args.k <= 2 * kStep) return QuantizeSlots<T, 2>(args, to, stream);
+  if (args.k <= 4 * kStep) return QuantizeSlots<T, 4>(args, to, stream);
+  return QuantizeSlots<T, 8>(args, to, stream);
+}
+
 template <class Code>
 cudaError_t QuantizeTo(const ActivationArgs& args, const Fp8Rows& to, cudaStream_t stream) {
   switch (args.x_type) {
@@ -135,7 +155,12 @@ cudaError_t LaunchRows(const WeightView& view, const Fp8GemmLaunch& launch, cuda
 
 cudaError_t LaunchFp8Quantize(const ActivationArgs& args, const Fp8Rows& to, bool bf16,
                               cudaStream_t stream) {
-  return bf16 ? QuantizeTo<__nv_bfloat16>(args, to, stream) : QuantizeTo<uint8_t>(args, to, stream);
+  if (bf16) return QuantizeTo<__nv_bfloat16>(args, to, stream);
+  if (CanHold(args)) {
+    if (args.x_type == Element::kBF16) return QuantizeHeld<__nv_bfloat16>(args, to, stream);
+    if (args.x_type == Element::kF16) return QuantizeHeld<__half>(args, to, stream);
+  }
+  return QuantizeTo<uint8_t>(args, to, stream);
 }
 
 cudaError_t LaunchFp8CopyCodes(const ActivationArgs& args, const Fp8Rows& to, bool bf16,
