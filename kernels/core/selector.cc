@@ -64,13 +64,13 @@ constexpr Entry kCpuTable[] = {
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. On Hopper
 // wgmma is faster past 8 rows (H200, 16 rows: INT4 with zero points 28672x4096 24.1 us
-// against 24.6) but for small weights and some INT4 (4096x4096 7.3 against 11.3; without zero
-// points 28672x4096 22.9 against 23.1, 4096x14336 17.2 against 18.0), until decoding the weight
-// once for cuBLASLt costs little beside it (28672x4096: 512 rows 206 us against 254). Elsewhere the
-// GEMV is used up to 64 rows. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32
-// rows: 33.9 us against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own
-// kernel where it cannot take their scales. A row whose kernel does not fit the problem
-// (CudaKernelFits) is passed over; the last one fits every problem.
+// against 24.6) but for small weights and some INT4 (4096x4096 7.3 against 7.9, and at 32 rows 13
+// in two launches against 8.6; without zero points 28672x4096 22.9 against 23.1, 4096x14336 17.2
+// against 18.0), until decoding the weight once for cuBLASLt costs little beside it (28672x4096:
+// 512 rows 206 us against 254). Elsewhere the GEMV is used up to 64 rows. FP8 codes on both sides
+// go to cuBLASLt past 32 rows (28672x4096, 32 rows: 33.9 us against 38.7), with scales of blocks
+// past 16 (40.0 against 37.6), and to our own kernel where it cannot take their scales. A row whose
+// kernel does not fit the problem (CudaKernelFits) is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
     {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},

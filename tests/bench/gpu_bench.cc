@@ -8,7 +8,7 @@
 // Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
 // silu_mul_quant; formats int4, int4_zp, nf4, fp8, fp8_block, and, with E4M3
 // activations or BF16 ones that are quantized, fp8_w8a8, fp8_block_w8a8, fp8_w8a8_dynamic,
-// fp8_block_w8a8_dynamic; shapes NxK; rows of the matmuls.
+// fp8_block_w8a8_dynamic; rows of the matmuls. Shapes are any NxK.
 // Matmuls run on the kernel that the selector picks, or with --kernels on each of these that can.
 //
 // A matmul and cuBLAS BF16 are timed together: a graph of each with equally many launches, replayed
@@ -24,8 +24,10 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fmt/format.h"
@@ -96,14 +98,27 @@ std::vector<NamedCase> CasesOf(int64_t n, int64_t k) {
   return cases;
 }
 
+// N and K of those measured: the shapes of --shapes, or these.
+std::vector<std::pair<int64_t, int64_t>> ShapesOf(const std::string& list) {
+  std::vector<std::pair<int64_t, int64_t>> shapes;
+  std::istringstream stream(list.empty() ? "4096x4096,6144x4096,28672x4096,4096x14336,57344x8192,"
+                                           "8192x28672"
+                                         : list);
+  int64_t n = 0;
+  int64_t k = 0;
+  char separator = 0;
+  while (stream >> n >> separator >> k) {
+    shapes.emplace_back(n, k);
+    stream >> separator;
+  }
+  return shapes;
+}
+
 Status RunMatmuls(Bench& bench, const Options& options) {
-  constexpr std::pair<int64_t, int64_t> kShapes[] = {{4096, 4096},  {6144, 4096},  {28672, 4096},
-                                                     {4096, 14336}, {57344, 8192}, {8192, 28672}};
   std::vector<int64_t> rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096};
   std::erase_if(rows, [&](int64_t m) { return !Names(options.rows, fmt::format("{}", m)); });
   if (rows.empty()) return absl::OkStatus();
-  for (const auto& [n, k] : kShapes) {
-    if (!Names(options.shapes, fmt::format("{}x{}", n, k))) continue;
+  for (const auto& [n, k] : ShapesOf(options.shapes)) {
     std::vector<MatmulCase> cases;
     for (const NamedCase& named : CasesOf(n, k)) {
       if (Names(options.formats, named.name)) cases.push_back(named.matmul);

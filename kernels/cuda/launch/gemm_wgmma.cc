@@ -15,17 +15,23 @@ struct Cost {
 };
 
 // As measured on an H200, INT4 g128: 4096, 6144 and 8192 outputs, 4096, 14336 and 28672 inputs, 16
-// to 512 rows of BF16. NF4 costs both ways a tenth more. Of pairs of 256 outputs and at most 64
-// rows what the tensor cores take.
-Cost SharedCost(int columns) {
-  return columns <= 32 ? Cost{0.75, 9} : columns == 64 ? Cost{1.0, 10.6} : Cost{1.6, 13};
+// to 512 rows of BF16 (kernels/README.md). NF4 takes a tenth more either way. Two costs follow from
+// what the tensor cores take: of pairs of 256 outputs and at most 64 rows, and of F16 past these,
+// whose shared tiles have 128 outputs.
+Cost SharedCost(int columns, int groups) {
+  if (columns <= 32) return {0.75, 9};
+  if (columns == 64) return {1.0, 10.6};
+  return groups == 2 ? Cost{0.9, 13} : Cost{1.6, 13};
 }
-Cost PairCost(int columns, int64_t outputs) {
-  if (outputs == 64)
-    return columns <= 32 ? Cost{0.36, 3} : columns == 64 ? Cost{0.36, 4} : Cost{0.43, 5};
-  if (outputs == 128)
-    return columns <= 32 ? Cost{0.44, 3} : columns == 64 ? Cost{0.57, 4} : Cost{0.9, 4};
-  return columns <= 32 ? Cost{0.85, 3} : columns == 64 ? Cost{1.1, 4} : Cost{1.4, 7};
+Cost PairCost(int columns, int outputs) {
+  switch (outputs) {
+    case 64:
+      return columns <= 32 ? Cost{0.36, 3} : columns == 64 ? Cost{0.36, 4} : Cost{0.43, 5};
+    case 128:
+      return columns <= 32 ? Cost{0.44, 3} : columns == 64 ? Cost{0.57, 4} : Cost{0.9, 4};
+    default:
+      return columns <= 32 ? Cost{0.85, 3} : columns == 64 ? Cost{1.1, 4} : Cost{1.4, 7};
+  }
 }
 
 }  // namespace
@@ -58,8 +64,9 @@ void WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {
     const int64_t pairs = (n + outputs - 1) / outputs * column_tiles;
     if (pairs * kBlocksOfPair > multiprocessors) continue;
     const double shared_units = static_cast<double>(tiles * units) / blocks;
+    const double shared_us = SharedCost(columns, groups).Of(shared_units);
     const double pair_units = static_cast<double>(units) / kBlocksOfPair;
-    if (PairCost(columns, outputs).Of(pair_units) > SharedCost(columns).Of(shared_units)) return;
+    if (PairCost(columns, outputs).Of(pair_units) > shared_us) return;
     pair_outputs = outputs;
     tiles = whole_tiles = pairs;
     blocks = static_cast<int>(pairs * kBlocksOfPair);
