@@ -215,6 +215,19 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForTilesThatBlocksShare) {
   }
 }
 
+// More tiles of many rows than a device has cores: whole ones, halves and ends.
+TEST_P(MatmulBackendTest, MatchesTheOracleForManyRowsAndOutputs) {
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "nf4_nested" && variant.name != "int4_group_128" &&
+        variant.name != "int4_group_32_zp") {
+      continue;
+    }
+    SCOPED_TRACE(variant.name);
+    Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(8711, 136), 33));
+    layer.ExpectOracle(513, DType::kBF16, DType::kBF16, 34);
+  }
+}
+
 TEST_P(MatmulBackendTest, MatchesTheOracleForQuantizedMatrices) {
   const HostMatrix matrix = RandomActivations(DType::kBF16, 48, 320, 7);
   for (const Variant& variant : AllVariants()) {

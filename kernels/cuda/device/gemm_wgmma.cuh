@@ -49,7 +49,7 @@ struct WgmmaShape {
   static constexpr int kRegisters = kGroups == 4 ? 112 : 232;
   // Of y, between registers and memory: rows of x at a time, bytes from one to the next (lanes of a
   // store meet in no bank), and bytes of a warpgroup.
-  static constexpr int kStagedColumns = kColumns >= 32 ? 32 : 0;
+  static constexpr int kStagedColumns = kColumns > 128 ? 16 : kColumns >= 32 ? 32 : 0;
   static constexpr int kStagedPitch = kWgmmaRows * 2 + 16;
   static constexpr int kStagingBytes = kStagedColumns * kStagedPitch;
 };
@@ -363,6 +363,31 @@ __global__ void __launch_bounds__(Shape::kMultiplying)
   }
 }
 
+// The weights of 32 inputs multiplied by their scales, of the lane's two rows, in place.
+template <class Pairs>
+__device__ inline void ScaleWeights(float2 scale, uint32_t (&low)[4], uint32_t (&high)[4]) {
+  constexpr uint32_t kMinusZero = 0x80008000u;
+  const uint32_t low_scale = Pairs::Splat(scale.x);
+  const uint32_t high_scale = Pairs::Splat(scale.y);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    low[j] = Pairs::Fma(low[j], low_scale, kMinusZero);
+    high[j] = Pairs::Fma(high[j], high_scale, kMinusZero);
+  }
+}
+
+// The weights of 32 inputs as operands of two wgmmas.
+__device__ inline void ToFragments(const uint32_t (&low)[4], const uint32_t (&high)[4],
+                                   uint32_t (*fragments)[4]) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    fragments[j][0] = low[2 * j];
+    fragments[j][1] = high[2 * j];
+    fragments[j][2] = low[2 * j + 1];
+    fragments[j][3] = high[2 * j + 1];
+  }
+}
+
 // Part `part` of a unit, kBlocks x 32 inputs, as operands of wgmmas of 16 inputs each.
 template <class Pairs, class Unit, bool kScaled, int kBlocks>
 __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, Unit& unit, int part,
@@ -374,23 +399,9 @@ __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, Un
     uint32_t high[4];
     unit.Decode(w, table, block, low, high);
     if constexpr (kScaled && Unit::kScalesPerUnit > 0) {
-      constexpr uint32_t kMinusZero = 0x80008000u;
-      const float2 scale = unit.Scale(w, block * Unit::kScalesPerUnit / 4);
-      const uint32_t low_scale = Pairs::Splat(scale.x);
-      const uint32_t high_scale = Pairs::Splat(scale.y);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        low[j] = Pairs::Fma(low[j], low_scale, kMinusZero);
-        high[j] = Pairs::Fma(high[j], high_scale, kMinusZero);
-      }
+      ScaleWeights<Pairs>(unit.Scale(w, block * Unit::kScalesPerUnit / 4), low, high);
     }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      fragments[2 * i + j][0] = low[2 * j];
-      fragments[2 * i + j][1] = high[2 * j];
-      fragments[2 * i + j][2] = low[2 * j + 1];
-      fragments[2 * i + j][3] = high[2 * j + 1];
-    }
+    ToFragments(low, high, fragments + 2 * i);
   }
 }
 

@@ -63,12 +63,21 @@ inline constexpr uint64_t kSwizzledStep = 32 >> 4;
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46," \
   " %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61,"  \
   " %62, %63"
+#define NIBBLE_D128                                                              \
+  NIBBLE_D64                                                                     \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74" \
+  ", %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85" \
+  ", %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96" \
+  ", %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107" \
+  ", %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118" \
+  ", %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define NIBBLE_S8(i)                                                                         \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
       "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
 #define NIBBLE_S16(i) NIBBLE_S8(i), NIBBLE_S8(i + 8)
 #define NIBBLE_S32(i) NIBBLE_S16(i), NIBBLE_S16(i + 16)
 #define NIBBLE_S64(i) NIBBLE_S32(i), NIBBLE_S32(i + 32)
+#define NIBBLE_S128(i) NIBBLE_S64(i), NIBBLE_S64(i + 64)
 
 // sums = a * b + (add ? sums : 0).
 #define NIBBLE_WGMMA(COLUMNS, PAIRS, TYPE, D, S, A, B, ADD)                                  \
@@ -89,13 +98,16 @@ NIBBLE_WGMMA_TYPES(16, NIBBLE_D8, NIBBLE_S8, "%8, %9, %10, %11", "%12", "%13")
 NIBBLE_WGMMA_TYPES(32, NIBBLE_D16, NIBBLE_S16, "%16, %17, %18, %19", "%20", "%21")
 NIBBLE_WGMMA_TYPES(64, NIBBLE_D32, NIBBLE_S32, "%32, %33, %34, %35", "%36", "%37")
 NIBBLE_WGMMA_TYPES(128, NIBBLE_D64, NIBBLE_S64, "%64, %65, %66, %67", "%68", "%69")
+NIBBLE_WGMMA_TYPES(256, NIBBLE_D128, NIBBLE_S128, "%128, %129, %130, %131", "%132", "%133")
 
 #undef NIBBLE_WGMMA_TYPES
 #undef NIBBLE_WGMMA
+#undef NIBBLE_S128
 #undef NIBBLE_S64
 #undef NIBBLE_S32
 #undef NIBBLE_S16
 #undef NIBBLE_S8
+#undef NIBBLE_D128
 #undef NIBBLE_D64
 #undef NIBBLE_D32
 #undef NIBBLE_D16

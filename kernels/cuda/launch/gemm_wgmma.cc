@@ -38,6 +38,9 @@ Cost PairCost(int columns, int outputs) {
 
 WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors) {
   constexpr int64_t kLeastUnits = 4;  // of K, of a share
+  // Neither F16, whose weights are not scaled before they are multiplied, nor FP8 has a wide
+  // kernel.
+  if (m > kWideColumns / 2 && !f16 && !fp8 && PlanWide(m, n, multiprocessors)) return;
   const int64_t units = (k + kUnitInputs - 1) / kUnitInputs;
   columns = m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
   // F16 has no room for scaled weights: the registers of their totals are those of two warpgroups.
@@ -72,6 +75,34 @@ void WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {
     blocks = static_cast<int>(pairs * kBlocksOfPair);
     return;
   }
+}
+
+bool WgmmaPlan::PlanWide(int64_t m, int64_t n, int multiprocessors) {
+  constexpr double kHalfTime = 0.6;  // of that of a whole tile
+  constexpr int64_t kRows = 128;     // outputs of a tile
+  const int64_t output_tiles = (n + kRows - 1) / kRows;
+  const int64_t past = m % kWideColumns;
+  const bool ends_in_half = past > 0 && past <= kWideColumns / 2;
+  const int64_t full_columns = m / kWideColumns + (past > kWideColumns / 2 ? 1 : 0);
+  const int64_t all = output_tiles * full_columns;
+  const int64_t ends = ends_in_half ? output_tiles : 0;
+  if (2 * all + ends <= multiprocessors) return false;
+  // The time of `whole` tiles, fewer than multiprocessors, and `halves` beside and after them.
+  const auto time = [&](int64_t whole, int64_t halves) {
+    const int64_t beside = whole > 0 ? multiprocessors - whole : 0;
+    const int64_t after = std::max<int64_t>(halves - beside, 0);
+    const auto rounds = static_cast<double>((after + multiprocessors - 1) / multiprocessors);
+    return (whole > 0 ? 1.0 : 0.0) + rounds * kHalfTime;
+  };
+  const int64_t last = all % multiprocessors;
+  columns = kWideColumns;
+  groups = 2;
+  column_tiles = full_columns;
+  halved_tiles = time(0, ends + 2 * last) < time(last, ends) ? last : 0;
+  whole_tiles = all - halved_tiles;
+  tiles = whole_tiles + 2 * halved_tiles + ends;
+  blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors));
+  return true;
 }
 
 }  // namespace nibble::cuda

@@ -8,24 +8,31 @@
 
 namespace nibble::cuda {
 
-// How the wgmma kernel divides y [m, N] and K over the blocks.
+// Rows of x of a tile of the wide kernel, which alone has so many.
+inline constexpr int kWideColumns = 256;
+
+// How the wgmma kernels divide y [m, N] and K over the blocks.
 struct WgmmaPlan {
-  int columns = 0;  // rows of x a block takes at a time: 16, 32, 64 or 128
+  int columns = 0;  // rows of x a block takes at a time: 16, 32, 64, 128, or 256 (the wide kernel)
   int groups = 0;   // warpgroups of 64 outputs each
   int64_t column_tiles = 0;
   int64_t tiles = 0;
-  int64_t whole_tiles = 0;  // the others are shared by all blocks
+  int64_t whole_tiles = 0;   // the others are shared by all blocks, or, of the wide kernel, halves
+  int64_t halved_tiles = 0;  // of the wide kernel
   int blocks = 0;
   int pair_outputs = 0;  // of a tile that a pair of blocks takes: 64, 128 or 256; 0: no pairs
 
   // f16: x is F16, else BF16. fp8: the weight is FP8.
   WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors);
+  int64_t SharedTiles() const { return columns == kWideColumns ? 0 : tiles - whole_tiles; }
   int64_t ShareBytes() const {
-    return whole_tiles < tiles ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
+    return SharedTiles() > 0 ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
   }
 
  private:
   void PlanPairs(int64_t n, int64_t units, int multiprocessors);
+  // Whether the wide kernel has enough tiles for the multiprocessors, which it then divides.
+  bool PlanWide(int64_t m, int64_t n, int multiprocessors);
 };
 
 struct WgmmaLaunch {
@@ -48,6 +55,10 @@ cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream);
 // Of these two, by pairs of blocks, for x of one type, with zero points and without.
+cudaError_t LaunchWgmmaWideInt4(const WeightView& view, const WgmmaPlan& plan,
+                                const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaWideTable(const WeightView& view, const WgmmaPlan& plan,
+                                 const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterInt4BF16(const WeightView& view, const WgmmaPlan& plan,
                                        const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterInt4BF16Zero(const WeightView& view, const WgmmaPlan& plan,

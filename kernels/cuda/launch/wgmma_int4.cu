@@ -9,6 +9,7 @@ cudaError_t LaunchWgmmaInt4BF16(const WeightView& view, const WgmmaPlan& plan,
 
 cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream) {
+  if (plan.columns == kWideColumns) return LaunchWgmmaWideInt4(view, plan, launch, stream);
   if (plan.pair_outputs > 0) {
     const bool zero_points = view.zero_points != nullptr;
     const auto bf16 = zero_points ? LaunchWgmmaClusterInt4BF16Zero : LaunchWgmmaClusterInt4BF16;

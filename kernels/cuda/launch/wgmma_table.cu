@@ -20,6 +20,7 @@ cudaError_t Launch(const WeightView& view, const WgmmaPlan& plan, const WgmmaLau
 
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream) {
+  if (plan.columns == kWideColumns) return LaunchWgmmaWideTable(view, plan, launch, stream);
   if (plan.pair_outputs > 0) return LaunchWgmmaClusterTable(view, plan, launch, stream);
   return launch.f16 ? Launch<F16Pairs>(view, plan, launch, stream)
                     : Launch<BF16Pairs>(view, plan, launch, stream);

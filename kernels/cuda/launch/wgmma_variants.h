@@ -20,7 +20,22 @@ inline constexpr int kWgmmaSharedBytes = 227 * 1024 - 1024;
 // rows: 24.5 us with 4, 25.0 with 8, 26.2 with 12).
 inline constexpr int kWgmmaStages = 4;
 
-template <class Unit, class Shape>
+// Boxes of 64 inputs of `box_rows` rows of arranged x.
+inline cudaError_t EncodeXMap(const WeightView& view, const WgmmaLaunch& launch, int box_rows,
+                              CUtensorMap& map) {
+  TensorBox x;
+  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  x.size[0] = static_cast<uint64_t>(view.units) * kUnitInputs;
+  x.size[1] = static_cast<uint64_t>(launch.m);
+  x.stride[0] = x.size[0] * 2;
+  x.box[0] = 64;
+  x.box[1] = static_cast<uint32_t>(box_rows);
+  x.swizzle = true;
+  return EncodeTensorMap(x, launch.x, map);
+}
+
+// kParts: of a unit, a stage each; parts that share a scale copy it each.
+template <class Unit, class Shape, int kParts = 1>
 cudaError_t EncodeWeightMaps(const WeightView& view, WgmmaMaps& maps) {
   const auto tiles16 = static_cast<uint64_t>((view.n + kUnitRows - 1) / kUnitRows);
   const auto units = static_cast<uint64_t>(view.units);
@@ -29,32 +44,34 @@ cudaError_t EncodeWeightMaps(const WeightView& view, WgmmaMaps& maps) {
   TensorBox codes;
   codes.type = CU_TENSOR_MAP_DATA_TYPE_UINT32;
   codes.rank = 3;
-  codes.size[0] = 256;
-  codes.size[1] = units;
+  codes.size[0] = 256 / kParts;
+  codes.size[1] = units * kParts;
   codes.size[2] = tiles16;
-  codes.stride[0] = Unit::kCodeBytes;
+  codes.stride[0] = Unit::kCodeBytes / kParts;
   codes.stride[1] = units * Unit::kCodeBytes;
-  codes.box[0] = 256;
+  codes.box[0] = 256 / kParts;
   codes.box[1] = 1;
   codes.box[2] = Shape::kTiles;
   cudaError_t error = EncodeTensorMap(codes, view.codes, maps.codes);
   if (error != cudaSuccess) return error;
 
-  TensorBox side;  // one unit's of each tile
+  TensorBox side;  // one stage's of each tile
+  constexpr int kStageGroups = (Unit::kScalesPerUnit + kParts - 1) / kParts;
   side.size[1] = tiles16;
   side.box[1] = Shape::kTiles;
   if constexpr (Unit::kScaleBytes > 0) {
-    side.box[0] = Unit::kScalesPerUnit * kUnitRows;
-    side.size[0] = units * side.box[0];
+    constexpr int kScalesOfUnit = Unit::kScalesPerUnit * kUnitRows;
+    side.box[0] = kStageGroups * kUnitRows;
+    side.size[0] = units * kScalesOfUnit;
     side.stride[0] = units * Unit::kScaleBytes;
-    side.type = Unit::kScaleBytes / side.box[0] == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
-                                                     : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    side.type = Unit::kScaleBytes / kScalesOfUnit == 2 ? CU_TENSOR_MAP_DATA_TYPE_UINT16
+                                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     error = EncodeTensorMap(side, view.scales, maps.scales);
     if (error != cudaSuccess) return error;
   }
   if constexpr (Unit::kZeroBytes > 0) {
-    side.box[0] = Unit::kZeroBytes;
-    side.size[0] = units * side.box[0];
+    side.box[0] = kStageGroups * kUnitRows;
+    side.size[0] = units * Unit::kZeroBytes;
     side.stride[0] = side.size[0];
     side.type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
     error = EncodeTensorMap(side, view.zero_points, maps.zero_points);
@@ -91,15 +108,7 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign + Shape::kGroups * Shape::kStagingBytes;
   static_assert((kWgmmaSharedBytes - kBefore) / kStageBytes >= 2, "a ring of two stages");
   WgmmaMaps maps;
-  TensorBox x;
-  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
-  x.size[0] = static_cast<uint64_t>(view.units) * kUnitInputs;
-  x.size[1] = static_cast<uint64_t>(launch.m);
-  x.stride[0] = x.size[0] * 2;
-  x.box[0] = 64;
-  x.box[1] = Shape::kColumns;
-  x.swizzle = true;
-  cudaError_t error = EncodeTensorMap(x, launch.x, maps.x);
+  cudaError_t error = EncodeXMap(view, launch, Shape::kColumns, maps.x);
   if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
   if (error != cudaSuccess) return error;
   WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
@@ -112,7 +121,7 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   error = LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
                           static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
                           args, maps);
-  const int64_t shared_tiles = plan.tiles - plan.whole_tiles;
+  const int64_t shared_tiles = plan.SharedTiles();
   if (error != cudaSuccess || shared_tiles == 0) return error;
   return LaunchDependent(AddSharesKernel<Shape>,
                          dim3(static_cast<unsigned>(shared_tiles * Shape::kVectors)),
