@@ -1,9 +1,9 @@
 // The wgmma kernel for more than 128 rows of BF16 x: each decoded weight is multiplied by 256 of
 // them at once.
 //
-// Decoding and the tensor cores share the registers' ports: beside a wgmma of n columns, which the
-// tensor cores multiply in n / 2 cycles, a quarter of that is left for other instructions
-// (kernels/README.md). With 128 rows the decoder takes more than that, with 256 half as much.
+// Other instructions go beside a wgmma for only a part of its cycles, the fewer columns it has the
+// less (tests/bench/wgmma_bench.cu): with 128 the decoder takes a third longer than the tensor
+// cores, with 256 it is hidden.
 //
 // A block takes 128 outputs x 256 rows of x (the last tiles: 128 rows), two warpgroups of 64
 // outputs each, whose sums take 128 registers of a thread. A stage of the ring is half a unit (64
