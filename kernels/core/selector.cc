@@ -49,6 +49,13 @@ bool IsFastForSixteenRows(const Problem& problem) {
   return quick && spec.n <= kOneTileOutputs;
 }
 
+// 4-bit weights that wgmma multiplies 256 rows at a time, and enough outputs for it to gain on
+// decoding the weight once for cuBLASLt at any number of rows.
+bool IsWide(const Problem& problem) {
+  return problem.input == DType::kBF16 && problem.weight.format != Format::kFP8 &&
+         problem.weight.n >= 8192;
+}
+
 // Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
 // each thread takes few outputs at a time; the GEMM's is larger and is walked by blocks of rows.
 constexpr int64_t kCpuGemvMaxM = 7;
@@ -66,11 +73,13 @@ constexpr Entry kCpuTable[] = {
 // wgmma is faster past 8 rows (H200, 16 rows: INT4 with zero points 28672x4096 24.1 us
 // against 24.6) but for small weights and some INT4 (4096x4096 7.3 against 7.9, and at 32 rows 13
 // in two launches against 8.6; without zero points 28672x4096 22.9 against 23.1, 4096x14336 17.2
-// against 18.0), until decoding the weight once for cuBLASLt costs little beside it (28672x4096:
-// 512 rows 206 us against 254). Elsewhere the GEMV is used up to 64 rows. FP8 codes on both sides
-// go to cuBLASLt past 32 rows (28672x4096, 32 rows: 33.9 us against 38.7), with scales of blocks
-// past 16 (40.0 against 37.6), and to our own kernel where it cannot take their scales. A row whose
-// kernel does not fit the problem (CudaKernelFits) is passed over; the last one fits every problem.
+// against 18.0), until decoding the weight once for cuBLASLt costs little beside it (1024 rows:
+// 28672x4096 311 us against 429, 4096x4096 49 against 61; 4096 rows: 28672x4096 1455 against 1515,
+// 57344x8192 5603 against 6188, but 4096x4096 222 against 212). Elsewhere the GEMV is used up to 64
+// rows. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32 rows: 33.9 us
+// against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own kernel where it
+// cannot take their scales. A row whose kernel does not fit the problem (CudaKernelFits) is passed
+// over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
     {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},
@@ -79,6 +88,7 @@ constexpr Entry kCudaTable[] = {
     {Op::kMatmul, kAnyM, {"cuda_fp8_gemm", 128, 128, 128, 1}},
     {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, IsFastForSixteenRows},
     {Op::kMatmul, 1024, {"cuda_wgmma", 128, 256, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_wgmma", 256, 128, 128, 1}, IsWide},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},

@@ -157,6 +157,7 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   WeightSpec wide_int4 = int4;
   wide_int4.n = 28672;
   EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
+  EXPECT_EQ(kernel(wide_int4, 65537), "cuda_wgmma");
   wide_int4.has_zero_points = true;
   EXPECT_EQ(kernel(wide_int4, 9), "cuda_wgmma");
   WeightSpec long_nf4 = nf4;
