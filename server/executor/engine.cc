@@ -1,5 +1,6 @@
 #include "server/executor/engine.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -70,6 +71,9 @@ class MetricsObserver : public BatcherObserver {
   std::array<RejectionMetrics*, kReasons> rejections_{};
 };
 
+// Memory serves a few threads better than one, but gRPC needs cores too.
+int CopyHelpers() { return std::min(static_cast<int>(std::thread::hardware_concurrency()) / 4, 3); }
+
 // Members are destroyed from the last to the first: the executor finishes its batches into a live
 // batcher.
 struct DeviceQueue {
@@ -92,7 +96,10 @@ class DevicesEngine : public Engine {
     const size_t index = queues_.size();
     DeviceQueue queue;
     if (!options.tuned.empty()) queue.tuned = options.tuned[index];
-    const Executor::Options lanes{batching.batches_in_flight, SpinOf(device.info()), queue.tuned};
+    const Executor::Options lanes{.lanes = batching.batches_in_flight,
+                                  .spin = SpinOf(device.info()),
+                                  .copy_helpers = CopyHelpers(),
+                                  .tuned = queue.tuned};
     NIBBLE_ASSIGN_OR_RETURN(
         queue.executor,
         Executor::Create(device, lanes, &metrics, [this, index](const absl::Status& status) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "nibble/status.h"
+#include "server/executor/copy_crew.h"
 #include "server/executor/lane.h"
 
 namespace nibble::server {
@@ -52,9 +53,11 @@ class Pace {
 
 class LanesExecutor : public Executor {
  public:
-  LanesExecutor(Device& device, const Options& options, std::vector<std::unique_ptr<Lane>> lanes,
+  LanesExecutor(Device& device, const Options& options, std::unique_ptr<CopyCrew> crew,
+                std::vector<std::unique_ptr<Lane>> lanes,
                 std::function<void(const absl::Status&)> on_device_lost)
       : device_(device),
+        crew_(std::move(crew)),
         lanes_(std::move(lanes)),
         on_device_lost_(std::move(on_device_lost)),
         pace_(options.spin) {
@@ -145,6 +148,7 @@ class LanesExecutor : public Executor {
   }
 
   Device& device_;
+  std::unique_ptr<CopyCrew> crew_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::function<void(const absl::Status&)> on_device_lost_;
   std::once_flag lost_;
@@ -164,13 +168,14 @@ class LanesExecutor : public Executor {
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     Device& device, const Options& options, Metrics* metrics,
     std::function<void(const absl::Status&)> on_device_lost) {
+  auto crew = std::make_unique<CopyCrew>(options.copy_helpers);
   std::vector<std::unique_ptr<Lane>> created;
   for (int i = 0; i < options.lanes; ++i) {
     NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane,
-                            Lane::Create(device, metrics, options.tuned));
+                            Lane::Create(device, metrics, options.tuned, *crew));
     created.push_back(std::move(lane));
   }
-  return std::make_unique<LanesExecutor>(device, options, std::move(created),
+  return std::make_unique<LanesExecutor>(device, options, std::move(crew), std::move(created),
                                          std::move(on_device_lost));
 }
 

@@ -22,6 +22,7 @@ class Executor : public BatchExecutor {
     // While batches follow one another this closely, one idle lane waits for the next one awake, at
     // most this long: waking a thread can take longer than the batch. 0: idle lanes sleep.
     std::chrono::microseconds spin{0};
+    int copy_helpers = 0;           // threads that help the lanes to copy large batches
     TunedChoices* tuned = nullptr;  // null: the built-in choices; outlives the executor
   };
   // `metrics` may be null. `on_device_lost` is called once, from a lane, when the device reports a

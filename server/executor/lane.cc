@@ -22,6 +22,13 @@ constexpr size_t kMaxGraphs = 256;
 // A graph takes 59 us to make and saves 1 to 7 us a batch, more where a batch is several launches.
 constexpr int kRecordAtUse = 8;
 
+// Inputs of more bytes are gathered and copied to the device in turn, so many at a time: while the
+// device takes some, the crew gathers the next.
+constexpr uint64_t kStreamedBytes = uint64_t{4} << 20;
+// What one thread of the crew copies at a time. Fewer bytes in all are not worth waking it.
+constexpr uint64_t kSliceBytes = uint64_t{512} << 10;
+constexpr uint64_t kLeastForCrew = 2 * kSliceBytes;
+
 uint64_t Align(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 const Job& JobOf(const Piece& piece) { return *static_cast<const Job*>(piece.payload.get()); }
@@ -40,6 +47,26 @@ void Gather(const RowInput& input, int64_t row_begin, int64_t rows, int64_t row_
   }
 }
 
+// The batch's rows of the arrays, in the order in which these lie in staging memory.
+std::vector<Lane::Slice> SlicesOf(const Batch& batch, const std::vector<int64_t>& row_bytes,
+                                  const std::vector<uint64_t>& offsets) {
+  std::vector<Lane::Slice> slices;
+  for (size_t array = 0; array < row_bytes.size(); ++array) {
+    const int64_t bytes = row_bytes[array];
+    const int64_t most = std::max<int64_t>(static_cast<int64_t>(kSliceBytes) / bytes, 1);
+    uint64_t offset = offsets[array];
+    for (const Piece& piece : batch.pieces) {
+      for (int64_t row = 0; row < piece.rows; row += most) {
+        const int64_t rows = std::min(most, piece.rows - row);
+        const auto size = static_cast<uint64_t>(rows * bytes);
+        slices.push_back({&JobOf(piece), array, piece.row_begin + row, rows, offset, size});
+        offset += size;
+      }
+    }
+  }
+  return slices;
+}
+
 std::vector<void*> Addresses(const Buffer* buffer, const std::vector<uint64_t>& offsets) {
   std::vector<void*> addresses;
   addresses.reserve(offsets.size());
@@ -52,16 +79,18 @@ std::vector<void*> Addresses(const Buffer* buffer, const std::vector<uint64_t>& 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(Device& device, Metrics* metrics,
-                                                   TunedChoices* tuned) {
+                                                   TunedChoices* tuned, CopyCrew& crew) {
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream());
-  return std::unique_ptr<Lane>(new Lane(device, std::move(stream), metrics, tuned));
+  return std::unique_ptr<Lane>(new Lane(device, std::move(stream), metrics, tuned, crew));
 }
 
-Lane::Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics, TunedChoices* tuned)
+Lane::Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics, TunedChoices* tuned,
+           CopyCrew& crew)
     : device_(device),
       stream_(std::move(stream)),
       metrics_(metrics),
       tuned_(tuned),
+      crew_(crew),
       graphs_(kMaxGraphs, kRecordAtUse) {
   if (metrics_ != nullptr) device_metrics_ = metrics_->Device(device_.info().id);
 }
@@ -143,28 +172,20 @@ absl::Status Lane::Execute(const Batch& batch, const Operation& operation, const
     NIBBLE_RETURN_IF_ERROR(Grow(workspace_, workspace_bytes, MemoryKind::kDevice));
   }
 
-  int64_t row = 0;
-  for (const Piece& piece : batch.pieces) {
-    const Job& job = JobOf(piece);
-    for (size_t i = 0; i < job.inputs.size(); ++i) {
-      const int64_t row_bytes = operation.input_row_bytes()[i];
-      Gather(
-          job.inputs[i], piece.row_begin, piece.rows, row_bytes,
-          static_cast<std::byte*>(staging_in_->data()) + layout.input_offsets[i] + row * row_bytes);
-    }
-    row += piece.rows;
-  }
   const std::span<const std::byte> constant = operation.constant();
   if (!constant.empty()) {
     std::memcpy(static_cast<std::byte*>(staging_in_->data()) + layout.constant_offset,
                 constant.data(), constant.size());
   }
+  // A recorded batch copies its inputs itself.
+  const bool streamed = copy_in && batch.rows > kMaxGraphRows;
+  const absl::Status gathered = GatherInputs(batch, operation, layout, streamed);
 
   const Buffer* in = copy_in ? device_in_.get() : staging_in_.get();
   const Buffer* out = copy_out ? device_out_.get() : staging_out_.get();
   Work work{.operation = operation,
             .choice = choice,
-            .copy_in = copy_in,
+            .copy_in = copy_in && !streamed,
             .copy_out = copy_out,
             .input_bytes = layout.input_bytes,
             .output_bytes = layout.output_bytes};
@@ -175,7 +196,7 @@ absl::Status Lane::Execute(const Batch& batch, const Operation& operation, const
   work.args.first_row = batch.pieces.front().row_begin;
   work.args.workspace = workspace_bytes > 0 ? workspace_->data() : nullptr;
 
-  const absl::Status started = Start(batch, work);
+  const absl::Status started = gathered.ok() ? Start(batch, work) : gathered;
   // Also after a failure: what was enqueued still reads the buffers.
   const absl::Status done = stream_->Synchronize();
   NIBBLE_RETURN_IF_ERROR(started);
@@ -183,19 +204,53 @@ absl::Status Lane::Execute(const Batch& batch, const Operation& operation, const
   NIBBLE_ASSIGN_OR_RETURN(*compute_us,
                           stream_->MicrosecondsBetween(kMarkComputeBegin, kMarkComputeEnd));
 
-  row = 0;
-  for (const Piece& piece : batch.pieces) {
-    const Job& job = JobOf(piece);
-    for (size_t i = 0; i < job.outputs.size(); ++i) {
-      const int64_t row_bytes = operation.output_row_bytes()[i];
-      std::memcpy(job.outputs[i] + piece.row_begin * row_bytes,
-                  static_cast<const std::byte*>(staging_out_->data()) + layout.output_offsets[i] +
-                      row * row_bytes,
-                  static_cast<size_t>(piece.rows * row_bytes));
-    }
-    row += piece.rows;
+  ScatterOutputs(batch, operation, layout);
+  return absl::OkStatus();
+}
+
+template <class Copy>
+void Lane::ForEach(std::span<const Slice> slices, const Copy& copy) {
+  uint64_t bytes = 0;
+  for (const Slice& slice : slices) bytes += slice.bytes;
+  if (bytes < kLeastForCrew) {
+    for (const Slice& slice : slices) copy(slice);
+  } else {
+    crew_.Run(slices.size(), [&](size_t i) { copy(slices[i]); });
+  }
+}
+
+absl::Status Lane::GatherInputs(const Batch& batch, const Operation& operation,
+                                const Layout& layout, bool streamed) {
+  auto* const staging = static_cast<std::byte*>(staging_in_->data());
+  const std::vector<int64_t>& row_bytes = operation.input_row_bytes();
+  const std::vector<Slice> slices = SlicesOf(batch, row_bytes, layout.input_offsets);
+  uint64_t copied = 0;  // of the inputs, to the device
+  for (size_t begin = 0; begin < slices.size();) {
+    size_t end = begin;
+    while (end < slices.size() && slices[end].offset < copied + kStreamedBytes) ++end;
+    if (!streamed) end = slices.size();
+    ForEach(std::span(slices).subspan(begin, end - begin), [&](const Slice& slice) {
+      Gather(slice.job->inputs[slice.array], slice.row_begin, slice.rows, row_bytes[slice.array],
+             staging + slice.offset);
+    });
+    begin = end;
+    if (!streamed) continue;
+    const uint64_t until = end < slices.size() ? slices[end].offset : layout.input_bytes;
+    NIBBLE_RETURN_IF_ERROR(stream_->Copy(static_cast<std::byte*>(device_in_->data()) + copied,
+                                         staging + copied, until - copied));
+    copied = until;
   }
   return absl::OkStatus();
+}
+
+void Lane::ScatterOutputs(const Batch& batch, const Operation& operation, const Layout& layout) {
+  const auto* const staging = static_cast<const std::byte*>(staging_out_->data());
+  const std::vector<int64_t>& row_bytes = operation.output_row_bytes();
+  const std::vector<Slice> slices = SlicesOf(batch, row_bytes, layout.output_offsets);
+  ForEach(slices, [&](const Slice& slice) {
+    std::memcpy(slice.job->outputs[slice.array] + slice.row_begin * row_bytes[slice.array],
+                staging + slice.offset, slice.bytes);
+  });
 }
 
 absl::Status Lane::Start(const Batch& batch, const Work& work) {

@@ -4,11 +4,13 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <tuple>
 
 #include "absl/status/statusor.h"
 #include "nibble/backend.h"
 #include "server/batcher/batcher.h"
+#include "server/executor/copy_crew.h"
 #include "server/executor/graph_cache.h"
 #include "server/executor/operation.h"
 #include "server/executor/tuned_choices.h"
@@ -19,16 +21,27 @@ namespace nibble::server {
 // Used by one thread.
 class Lane {
  public:
-  // Choices are the built-in ones where `tuned` is null.
+  // Choices are the built-in ones where `tuned` is null. `crew` outlives the lane.
   static absl::StatusOr<std::unique_ptr<Lane>> Create(Device& device, Metrics* metrics,
-                                                      TunedChoices* tuned);
+                                                      TunedChoices* tuned, CopyCrew& crew);
 
   // Gathers the rows, runs the kernel, scatters the results. On return nothing touches the batch's
   // memory.
   BatchResult Run(const Batch& batch);
 
+  // Some rows of one array of a request, and where they lie in staging memory.
+  struct Slice {
+    const Job* job;
+    size_t array;
+    int64_t row_begin;  // of the request
+    int64_t rows;
+    uint64_t offset;
+    uint64_t bytes;
+  };
+
  private:
-  Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics, TunedChoices* tuned);
+  Lane(Device& device, std::unique_ptr<Stream> stream, Metrics* metrics, TunedChoices* tuned,
+       CopyCrew& crew);
 
   // Where the arrays of a batch lie in staging memory: [inputs..., constant] and [outputs...].
   struct Layout {
@@ -53,6 +66,12 @@ class Lane {
 
   absl::Status Execute(const Batch& batch, const Operation& operation, const Problem& problem,
                        const Choice& choice, double* compute_us);
+  template <class Copy>
+  void ForEach(std::span<const Slice> slices, const Copy& copy);
+  // Rows of the requests to staging memory and, `streamed`, all of it on to the device.
+  absl::Status GatherInputs(const Batch& batch, const Operation& operation, const Layout& layout,
+                            bool streamed);
+  void ScatterOutputs(const Batch& batch, const Operation& operation, const Layout& layout);
   // Replays the work where it has been recorded, else enqueues it.
   absl::Status Start(const Batch& batch, const Work& work);
   absl::Status Enqueue(const Work& work);
@@ -65,6 +84,7 @@ class Lane {
   std::unique_ptr<Stream> stream_;
   Metrics* metrics_;
   TunedChoices* tuned_;
+  CopyCrew& crew_;
   DeviceMetrics* device_metrics_ = nullptr;
   // Handles by (op, format, kernel); the kernel's name is a literal, so its address identifies it.
   std::map<std::tuple<Op, Format, const char*>, KernelMetrics*> kernel_metrics_;

@@ -78,6 +78,26 @@ TEST_P(ExecutorTest, BatchesOfGrowingSizeReuseAndGrowTheMemory) {
   }
 }
 
+// Several parts on their way to the device one after another, each copied by several threads.
+TEST_P(ExecutorTest, LargeBatchesAreCopiedInParts) {
+  constexpr int32_t kRows = 700'001;
+  executor_ = Executor::Create(device_, {.copy_helpers = 3}, nullptr, {}).value();
+  auto sum = std::make_shared<WeightedSum>();
+  std::vector<int32_t> a(kRows);
+  std::vector<int32_t> b(kRows);
+  for (int32_t i = 0; i < kRows; ++i) {
+    a[static_cast<size_t>(i)] = i % 1000;
+    b[static_cast<size_t>(i)] = i;
+  }
+  SumRequest first(sum, a, b);
+  SumRequest second(sum, b, a);
+  ASSERT_TRUE(Run({.pieces = {{first.job, 0, kRows}, {second.job, 0, kRows}}}).status.ok());
+  for (int32_t i = 0; i < kRows; ++i) {
+    ASSERT_EQ(first.out[static_cast<size_t>(i)], i % 1000 * 100 + i);
+    ASSERT_EQ(second.out[static_cast<size_t>(i)], i * 100 + i % 1000);
+  }
+}
+
 TEST_P(ExecutorTest, AFailedLaunchIsReportedAndTheNextBatchRuns) {
   auto failing = std::make_shared<WeightedSum>();
   failing->failure = absl::InternalError("no such kernel");
