@@ -212,7 +212,8 @@ absl::Status GrpcServer::OpenEngine() {
                          {"name", info.name},
                          {"cores", info.cores},
                          {"memory_bytes", info.memory_bytes},
-                         {"peak_bandwidth_gb_per_s", info.peak_bandwidth_bytes_per_second / 1e9}});
+                         {"peak_bandwidth_gb_per_s", info.peak_bandwidth_bytes_per_second / 1e9},
+                         {"peak_tensor_tflops", info.peak_tensor_flops_per_second / 1e12}});
   }
   store_metrics_ = std::make_unique<StoreMetrics>(*metrics_, devices);
   for (size_t i = 0; i < devices.size(); ++i) store_metrics_->UpdateMemory(i);

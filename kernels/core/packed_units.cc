@@ -5,6 +5,7 @@ namespace {
 
 constexpr int64_t kUnitInputs = 128;
 constexpr int kHopper = 90;  // whose wgmma later devices lack
+constexpr int kAmpere = 80;  // asynchronous copies, and mma of BF16
 
 // Codes on both sides.
 bool Fp8CodesFit(const Problem& problem, int compute_capability) {
@@ -80,6 +81,7 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute
   if (kernel == "cuda_gemm_f32") return true;
   if (!sixteen_bits || problem.quant != QuantMode::kNone) return false;
   if (kernel == "cuda_gemv") return ScalesPerUnit(spec) > 0;
+  if (kernel == "cuda_mma") return compute_capability >= kAmpere && ScalesPerUnit(spec) > 0;
   if (kernel == "cuda_wgmma") return compute_capability == kHopper && WgmmaFits(spec);
   // Dense weights are never rounded: both sides are of one type.
   if (kernel == "cuda_gemm") return spec.format != Format::kDense || spec.dtype == problem.input;

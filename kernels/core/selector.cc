@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "kernels/core/packed_units.h"
+#include "kernels/core/roofline.h"
 
 namespace nibble {
 namespace {
@@ -19,6 +20,7 @@ struct Entry {
   int64_t m_max;
   Choice choice;
   bool (*only)(const Problem&) = nullptr;
+  bool (*on)(const DeviceInfo&) = nullptr;  // devices that it is chosen on; null: all
 };
 
 constexpr int64_t kAnyM = std::numeric_limits<int64_t>::max();
@@ -56,6 +58,9 @@ bool IsWide(const Problem& problem) {
          problem.weight.n >= 8192;
 }
 
+// What Hopper's own kernels do not take was not measured there.
+bool NotHopper(const DeviceInfo& device) { return device.compute_capability != 90; }
+
 // Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
 // each thread takes few outputs at a time; the GEMM's is larger and is walked by blocks of rows.
 constexpr int64_t kCpuGemvMaxM = 7;
@@ -70,16 +75,16 @@ constexpr Entry kCpuTable[] = {
 
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. On Hopper
-// wgmma is faster past 8 rows (H200, 16 rows: INT4 with zero points 28672x4096 24.1 us
-// against 24.6) but for small weights and some INT4 (4096x4096 7.3 against 7.9, and at 32 rows 13
-// in two launches against 8.6; without zero points 28672x4096 22.9 against 23.1, 4096x14336 17.2
-// against 18.0), until decoding the weight once for cuBLASLt costs little beside it (1024 rows:
-// 28672x4096 311 us against 429, 4096x4096 49 against 61; 4096 rows: 28672x4096 1455 against 1515,
-// 57344x8192 5603 against 6188, but 4096x4096 222 against 212). Elsewhere the GEMV is used up to 64
-// rows. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32 rows: 33.9 us
-// against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own kernel where it
-// cannot take their scales. A row whose kernel does not fit the problem (CudaKernelFits) is passed
-// over; the last one fits every problem.
+// wgmma is faster past 8 rows (H200, 16 rows: INT4 with zero points 28672x4096 24.1 us against
+// 24.6) but for small weights and some INT4 (4096x4096 7.3 against 7.9, and at 32 rows 13 in two
+// launches against 8.6; without zero points 28672x4096 22.9 against 23.1, 4096x14336 17.2 against
+// 18.0), until decoding the weight once for cuBLASLt costs little beside it (1024 rows: 28672x4096
+// 311 us against 429, 4096x4096 49 against 61; 4096 rows: 28672x4096 1455 against 1515, 57344x8192
+// 5603 against 6188, but 4096x4096 222 against 212). Elsewhere the table counts only where the
+// peaks are not known. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32 rows:
+// 33.9 us against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own kernel
+// where it cannot take their scales. A row whose kernel does not fit the problem (CudaKernelFits)
+// is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
     {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},
@@ -89,6 +94,8 @@ constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, IsFastForSixteenRows},
     {Op::kMatmul, 1024, {"cuda_wgmma", 128, 256, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_wgmma", 256, 128, 128, 1}, IsWide},
+    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, nullptr, NotHopper},
+    {Op::kMatmul, 1024, {"cuda_mma", 128, 128, 64, 1}, nullptr, NotHopper},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
@@ -117,16 +124,63 @@ bool Fits(const Entry& entry, const Problem& problem, const DeviceInfo& device) 
           core::CudaKernelFits(problem, entry.choice.kernel, device.compute_capability));
 }
 
-const Entry& Find(const DeviceInfo& device, const Problem& problem) {
-  const BackendKind kind = device.kind;
-  const bool invariant = kind == BackendKind::kCuda && device.batch_invariant &&
-                         problem.op == Op::kMatmul;  // other ops are so anyway
-  const std::span<const Entry> table = invariant ? kCudaInvariantTable : TableOf(kind);
+const Entry& FindInTable(const DeviceInfo& device, const Problem& problem, bool invariant) {
+  const std::span<const Entry> table = invariant ? kCudaInvariantTable : TableOf(device.kind);
   const auto found = std::find_if(table.begin(), table.end(), [&](const Entry& entry) {
     return problem.m <= entry.m_max && (entry.only == nullptr || entry.only(problem)) &&
-           Fits(entry, problem, device);
+           (entry.on == nullptr || entry.on(device)) && Fits(entry, problem, device);
   });
   return found != table.end() ? *found : table.back();
+}
+
+// Calls `visit` with an entry of each kernel that fits the problem: the first for these rows, else
+// its last.
+template <class Visit>
+void ForEachKernel(const DeviceInfo& device, const Problem& problem, Visit visit) {
+  const std::span<const Entry> table = TableOf(device.kind);
+  const auto is_of = [&](const Entry& entry) {
+    return [&](const Entry& other) {
+      return other.op == entry.op && other.choice.kernel == entry.choice.kernel;
+    };
+  };
+  for (auto entry = table.begin(); entry != table.end(); ++entry) {
+    if (!Fits(*entry, problem, device)) continue;
+    const bool seen = std::any_of(table.begin(), entry, [&](const Entry& other) {
+      return is_of(*entry)(other) && problem.m <= other.m_max;
+    });
+    const bool last = std::none_of(entry + 1, table.end(), is_of(*entry));
+    if (!seen && (problem.m <= entry->m_max || last)) visit(*entry);
+  }
+}
+
+struct Found {
+  Choice choice;
+  int64_t m_max = 0;  // the choice holds up to so many rows
+};
+
+// By the least predicted time; of kernels that are alike the first of the table.
+Found FindByRoofline(const DeviceInfo& device, const Problem& problem) {
+  Problem step = problem;
+  step.m = core::RowsOfStep(problem.m);
+  Found found{{}, core::EndOfRowsStep(problem.m)};
+  double least = std::numeric_limits<double>::infinity();
+  ForEachKernel(device, step, [&](const Entry& entry) {
+    const double us = core::PredictMatmulMicroseconds(step, entry.choice.kernel, device);
+    if (us >= least) return;
+    least = us;
+    found.choice = entry.choice;
+  });
+  return found;
+}
+
+Found Find(const DeviceInfo& device, const Problem& problem) {
+  if (problem.op == Op::kMatmul && SelectsByRoofline(device)) {
+    return FindByRoofline(device, problem);
+  }
+  const bool invariant = device.kind == BackendKind::kCuda && device.batch_invariant &&
+                         problem.op == Op::kMatmul;  // other ops are so anyway
+  const Entry& entry = FindInTable(device, problem, invariant);
+  return {entry.choice, entry.m_max};
 }
 
 // Bytes of `factors` multiplied; the largest value where they do not fit 63 bits.
@@ -195,6 +249,12 @@ std::string TileSize(int size, std::string_view whole) {
 
 }  // namespace
 
+bool SelectsByRoofline(const DeviceInfo& device) {
+  return device.kind == BackendKind::kCuda && !device.batch_invariant &&
+         device.peak_bandwidth_bytes_per_second > 0.0 &&
+         device.peak_tensor_flops_per_second > 0.0 && !core::IsMeasuredChip(device);
+}
+
 Choice Select(const Problem& problem, const DeviceInfo& device) {
   return Find(device, problem).choice;
 }
@@ -203,22 +263,18 @@ std::vector<Choice> MatmulCandidates(const Problem& problem, const DeviceInfo& d
   if (problem.op != Op::kMatmul) return {};
   std::vector<Choice> candidates = {Select(problem, device)};
   if (device.batch_invariant) return candidates;
-  const std::span<const Entry> table = TableOf(device.kind);
-  for (const Entry& entry : table) {
-    if (!Fits(entry, problem, device)) continue;
-    // Of a kernel's entries the first for these rows, else the last.
-    const bool last =
-        std::none_of(&entry + 1, table.data() + table.size(), [&](const Entry& other) {
-          return other.op == entry.op && other.choice.kernel == entry.choice.kernel;
-        });
-    const bool known =
-        std::ranges::find(candidates, entry.choice.kernel, &Choice::kernel) != candidates.end();
-    if (!known && (problem.m <= entry.m_max || last)) candidates.push_back(entry.choice);
-  }
+  ForEachKernel(device, problem, [&](const Entry& entry) {
+    if (entry.choice.kernel != candidates.front().kernel) candidates.push_back(entry.choice);
+  });
   return candidates;
 }
 
-double PredictMicroseconds(const Problem& problem, const DeviceInfo& device) {
+double PredictMicroseconds(const Problem& problem, std::string_view kernel,
+                           const DeviceInfo& device) {
+  if (device.kind == BackendKind::kCuda && problem.op == Op::kMatmul) {
+    const double us = core::PredictMatmulMicroseconds(problem, kernel, device);
+    if (us > 0.0) return us;
+  }
   const double bandwidth = device.peak_bandwidth_bytes_per_second;
   if (!(bandwidth > 0.0)) return 0.0;
   const Traffic traffic = TrafficOf(problem);

@@ -8,9 +8,9 @@
 #include "fmt/format.h"
 #include "kernels/core/packed_units.h"
 #include "kernels/cuda/launch/dequantize.h"
-#include "kernels/cuda/launch/read_bandwidth.h"
 #include "kernels/cuda/launch/row_ops.h"
 #include "kernels/cuda/matmul.h"
+#include "kernels/cuda/peaks.h"
 
 namespace nibble::cuda {
 namespace {
@@ -22,37 +22,6 @@ constexpr uint64_t kHeadroomBytes = uint64_t{512} << 20;
 // 28672x4096, rows copied in, host to host: M = 1 (56 KB) 40.4 us against 43.3 with a copy after
 // the kernel, 64 (3.5 MiB) 226 against 297. Past it a copy costs little beside the rest.
 constexpr uint64_t kDirectOutputBytes = uint64_t{4} << 20;
-
-// Read bandwidth in bytes per second, 0 where it cannot be measured. The best of a few passes over
-// more memory than the caches hold.
-double MeasureReadBandwidth(const std::shared_ptr<Context>& context) {
-  constexpr int kPasses = 20;  // the first ones find clocks that still rise
-  const MemoryUse use = context->budget()->use();
-  const uint64_t bytes = std::min(uint64_t{1} << 30, (use.total_bytes - use.used_bytes) / 4) /
-                         kReadUnitBytes * kReadUnitBytes;
-  auto memory = DeviceMemory::Create(context, bytes + core::kAlignment, nullptr, "a measurement");
-  auto stream = CudaStream::Create(context);
-  if (!memory.ok() || !stream.ok() || bytes == 0) return 0.0;
-  const cudaStream_t handle = static_cast<CudaStream&>(**stream).handle();
-  if (!context->Check(cudaMemsetAsync(memory->data(), 0, memory->size(), handle), "a memset")
-           .ok()) {
-    return 0.0;
-  }
-  double best_us = 0.0;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    if (!(*stream)->Mark(0).ok()) return 0.0;
-    const cudaError_t launched =
-        LaunchRead(memory->data(), static_cast<int64_t>(bytes), memory->data() + bytes, handle);
-    if (!context->Check(launched, "a measurement").ok() || !(*stream)->Mark(1).ok() ||
-        !(*stream)->Synchronize().ok()) {
-      return 0.0;
-    }
-    const auto elapsed_us = (*stream)->MicrosecondsBetween(0, 1);
-    if (!elapsed_us.ok() || *elapsed_us <= 0.0) return 0.0;
-    best_us = best_us == 0.0 ? *elapsed_us : std::min(best_us, *elapsed_us);
-  }
-  return static_cast<double>(bytes) / (best_us * 1e-6);
-}
 
 Status CheckWorkspace(const void* workspace, uint64_t needed) {
   if (workspace != nullptr || needed == 0) return absl::OkStatus();
@@ -133,7 +102,9 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
   info.batches_in_flight = 3;
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, OpenBlas());
   auto context = std::make_shared<Context>(info.id, ordinal, info.memory_bytes);
-  info.peak_bandwidth_bytes_per_second = MeasureReadBandwidth(context);
+  const Peaks peaks = MeasurePeaks(context, *blas);
+  info.peak_bandwidth_bytes_per_second = peaks.bandwidth_bytes_per_second;
+  info.peak_tensor_flops_per_second = peaks.tensor_flops_per_second;
   NIBBLE_RETURN_IF_ERROR(context->health());
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(info), context, std::move(blas)));
   NIBBLE_ASSIGN_OR_RETURN(device->upload_stream_, CudaStream::Create(context));

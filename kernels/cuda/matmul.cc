@@ -8,110 +8,16 @@
 #include "kernels/cuda/launch/dequantize.h"
 #include "kernels/cuda/launch/fp8_gemm.h"
 #include "kernels/cuda/launch/gemm_f32.h"
-#include "kernels/cuda/launch/gemm_wgmma.h"
 #include "kernels/cuda/launch/gemv.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/cuda/matmul_plans.h"
 
 namespace nibble::cuda {
 namespace {
-
-// Decoded weights, and sums, that lie in memory at a time.
-constexpr int64_t kChunkBytes = int64_t{256} << 20;
-constexpr int64_t kChunkOutputs = 64;
-// Elements of 16 bits that rows of a cuBLASLt operand are padded to: 16 bytes.
-constexpr int64_t kBlasAlign = 8;
 
 static_assert(static_cast<int>(Element::kI8) == static_cast<int>(DType::kI8));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 static_assert(static_cast<int>(Quant::kPerGroup) == static_cast<int>(QuantMode::kPerGroup));
 static_assert(static_cast<int>(Quant::kStatic) == static_cast<int>(QuantMode::kStatic));
-
-// The problem reduced to what the workspace depends on.
-struct Shape {
-  int64_t m = 0;
-  int64_t n = 0;
-  int64_t k = 0;
-  DType input = DType::kBF16;
-  QuantMode activation = QuantMode::kNone;
-  bool dense = false;
-  bool fp8 = false;
-  bool reorder = false;  // x may have to be put in the order of the weight's inputs
-};
-
-Shape ShapeOf(const WeightSpec& spec, int64_t m, DType input, QuantMode activation) {
-  return {m,
-          spec.n,
-          spec.k,
-          input,
-          activation,
-          spec.format == Format::kDense,
-          spec.format == Format::kFP8,
-          spec.format == Format::kInt4 && spec.has_group_index};
-}
-
-struct F32Plan {
-  explicit F32Plan(const Shape& shape)
-      : widen(shape.input != DType::kF32 || shape.activation != QuantMode::kNone || shape.reorder) {
-    if (widen) x_offset = workspace.Place(shape.m, shape.k * int64_t{sizeof(float)});
-  }
-  Workspace workspace;
-  bool widen;
-  uint64_t x_offset = 0;
-};
-
-struct GemvPlan {
-  explicit GemvPlan(const Shape& shape) : k_padded(RoundUp(shape.k, kUnitInputs)) {
-    x_offset = workspace.Place(shape.m, k_padded * 2);
-    if (shape.activation != QuantMode::kNone) {
-      scales_offset = workspace.Place(shape.m, int64_t{sizeof(float)});
-    }
-  }
-  Workspace workspace;
-  int64_t k_padded;
-  uint64_t x_offset = 0;
-  uint64_t scales_offset = 0;
-};
-
-struct WgmmaWorkspace {
-  WgmmaWorkspace(const Shape& shape, const DeviceInfo& device)
-      : plan(shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8, device.cores),
-        k_padded(RoundUp(shape.k, kUnitInputs)) {
-    x_offset = workspace.Place(shape.m, k_padded * 2);
-    shares_offset = workspace.Place(1, plan.ShareBytes());
-  }
-  Workspace workspace;
-  WgmmaPlan plan;
-  int64_t k_padded;
-  uint64_t x_offset = 0;
-  uint64_t shares_offset = 0;
-};
-
-struct GemmPlan {
-  explicit GemmPlan(const Shape& shape)
-      : k_padded(RoundUp(shape.k, kBlasAlign)),
-        split(shape.input == DType::kF16 && !shape.dense),
-        decode(!shape.dense || shape.k % kBlasAlign != 0) {
-    const int64_t by_weights = kChunkBytes / (k_padded * 2);
-    const int64_t by_sums = kChunkBytes / (std::min(shape.m, kChunkBytes) * 4);
-    chunk = std::max(kChunkOutputs, std::min(by_weights, by_sums) / kChunkOutputs * kChunkOutputs);
-    chunk = std::min(chunk, RoundUp(shape.n, kBlasAlign));
-    blas_offset = workspace.Place(1, BlasOptions{}.workspace_bytes);
-    x_offset = workspace.Place(shape.m, k_padded * 2);
-    if (split) low_offset = workspace.Place(shape.m, k_padded * 2);
-    if (decode) w_offset = workspace.Place(chunk, k_padded * 2);
-    sums_offset = workspace.Place(shape.m, chunk * int64_t{sizeof(float)});
-  }
-  Workspace workspace;
-  int64_t k_padded;
-  bool split;
-  bool decode;
-  int64_t chunk = 0;  // outputs at a time
-  uint64_t blas_offset = 0;
-  uint64_t x_offset = 0;
-  uint64_t low_offset = 0;
-  uint64_t w_offset = 0;
-  uint64_t sums_offset = 0;
-};
 
 // One call's arguments beside its plan.
 class Matmul {
@@ -158,17 +64,10 @@ class Matmul {
     const int64_t rows = std::clamp<int64_t>(most_rows, 1, kGemvRows);
     const GemvPlan plan(shape_);
     GemvArgs gemv;
-    gemv.x = args_.x.data;
-    gemv.x_stride = args_.x.row_stride;
     if (shape_.activation != QuantMode::kNone) {
       NIBBLE_RETURN_IF_ERROR(DecodeCodes(plan, gemv));
-    } else if (spec_.k % kUnitInputs != 0 || x_.order != nullptr ||
-               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
-      char* padded = workspace_ + plan.x_offset;
-      NIBBLE_RETURN_IF_ERROR(
-          Check(LaunchPadActivations(x_, padded, static_cast<int32_t>(plan.k_padded), stream_)));
-      gemv.x = padded;
-      gemv.x_stride = plan.k_padded;
+    } else {
+      NIBBLE_RETURN_IF_ERROR(WholeUnits(plan, gemv));
     }
     gemv.y_type = YType();
     gemv.y_stride = args_.y.row_stride;
@@ -187,6 +86,20 @@ class Matmul {
       NIBBLE_RETURN_IF_ERROR(Check(LaunchGemv(gemv, launch)));
     }
     return absl::OkStatus();
+  }
+
+  Status RunMma() {
+    const MmaWorkspace places(shape_, device_);
+    MmaLaunch launch;
+    NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
+    launch.m = shape_.m;
+    launch.y = args_.y.data;
+    launch.y_type = YType();
+    launch.y_stride = args_.y.row_stride;
+    launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
+    launch.scales_per_unit = core::ScalesPerUnit(spec_);
+    launch.f16 = args_.x.dtype == DType::kF16;
+    return Check(LaunchMma(places.plan, launch));
   }
 
   Status RunWgmma() {
@@ -281,6 +194,22 @@ class Matmul {
  private:
   Status Check(cudaError_t error) { return context_.Check(error, "a matmul"); }
 
+  // 16-bit x as the kernels read it: whole units, in the weight's order, rows at multiples of 16
+  // bytes. Where it does not lie so, a copy does.
+  template <class Places, class To>
+  Status WholeUnits(const Places& places, To& to) {
+    to.x = args_.x.data;
+    to.x_stride = args_.x.row_stride;
+    if (spec_.k % kUnitInputs == 0 && x_.order == nullptr &&
+        IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+      return absl::OkStatus();
+    }
+    char* copy = workspace_ + places.x_offset;
+    to.x = copy;
+    to.x_stride = places.k_padded;
+    return Check(LaunchPadActivations(x_, copy, static_cast<int32_t>(places.k_padded), stream_));
+  }
+
   // E4M3 activations of one scale a row as BF16 numbers, which they all are; the scales are applied
   // to sums.
   Status DecodeCodes(const GemvPlan& plan, GemvArgs& gemv) {
@@ -313,6 +242,20 @@ class Matmul {
     return cudaErrorInvalidValue;
   }
 
+  cudaError_t LaunchMma(const MmaPlan& plan, const MmaLaunch& launch) {
+    switch (view_.codes_kind) {
+      case Codes::kInt4:
+        return LaunchMmaInt4(view_, plan, launch, stream_);
+      case Codes::kTable:
+        return LaunchMmaTable(view_, plan, launch, stream_);
+      case Codes::kFP8:
+        return LaunchMmaFp8(view_, plan, launch, stream_);
+      case Codes::kDense:
+        break;
+    }
+    return cudaErrorInvalidValue;
+  }
+
   cudaError_t LaunchWgmma(const WgmmaPlan& plan, const WgmmaLaunch& launch) {
     switch (view_.codes_kind) {
       case Codes::kInt4:
@@ -335,7 +278,7 @@ class Matmul {
   Context& context_;
   Blas& blas_;
   cudaStream_t stream_;
-  Shape shape_;
+  MatmulShape shape_;
   ActivationArgs x_;
 };
 
@@ -344,15 +287,18 @@ class Matmul {
 uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
                               const DeviceInfo& device) {
   if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice, device);
-  const Shape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
+  const MatmulShape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
+  const bool mma = choice.kernel == "cuda_mma";
   const bool wgmma = choice.kernel == "cuda_wgmma";
-  // Uneven groups leave both to cuBLASLt, which shows in the weight alone.
-  const bool gemm = choice.kernel == "cuda_gemm" || ((gemv || wgmma) && shape.reorder);
+  // Uneven groups leave these to cuBLASLt, which shows in the weight alone.
+  const bool units = gemv || mma || wgmma;
+  const bool gemm = choice.kernel == "cuda_gemm" || (units && shape.reorder);
   return std::max({gemv ? GemvPlan(shape).workspace.total() : 0,
+                   mma ? MmaWorkspace(shape, device).workspace.total() : 0,
                    wgmma ? WgmmaWorkspace(shape, device).workspace.total() : 0,
                    gemm ? GemmPlan(shape).workspace.total() : 0,
-                   gemv || wgmma || gemm ? 0 : F32Plan(shape).workspace.total()});
+                   units || gemm ? 0 : F32Plan(shape).workspace.total()});
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
@@ -364,6 +310,7 @@ Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice&
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv(choice.tile_m);
+  if (choice.kernel == "cuda_mma" && !uneven_groups) return matmul.RunMma();
   if (choice.kernel == "cuda_wgmma" && !uneven_groups) return matmul.RunWgmma();
   if (choice.kernel != "cuda_gemm_f32") return matmul.RunGemm();
   return matmul.RunF32();

@@ -2,6 +2,7 @@
 //
 //   cuda_gemv      16-bit x and packed weights on the tensor cores, 16 rows a launch. An act-order
 //                  weight whose groups differ in size is decoded, as by cuda_gemm
+//   cuda_mma       the same, 16 to 128 rows a block, without wgmma
 //   cuda_wgmma     the same on Hopper's, 16 to 128 rows a block
 //   cuda_gemm      weights decoded to 16 bits, then cuBLASLt. F16 activations meet BF16 weights as
 //                  the exact sum of two BF16 matrices, so that no weight can overflow

@@ -209,9 +209,8 @@ void ToWire(const WeightInfo& info, std::string_view device_id, v1::WeightSummar
 
 void ToWire(const MatmulKey& key, const DeviceInfo& device, const MeasuredMatmul* measured,
             int64_t max_m, google::protobuf::RepeatedPtrField<v1::KernelChoice>* choices) {
-  const auto predicted_us = [&](int64_t m) {
-    return PredictMicroseconds(ProblemOf(key, m), device);
-  };
+  const v1::KernelSource unmeasured =
+      SelectsByRoofline(device) ? v1::KERNEL_SOURCE_PREDICTED : v1::KERNEL_SOURCE_TABLE;
   for (const ChoiceRange& range : ExplainMatmul(key, device, measured, max_m)) {
     v1::KernelChoice* choice = choices->Add();
     choice->set_m_begin(range.m_begin);
@@ -221,7 +220,10 @@ void ToWire(const MatmulKey& key, const DeviceInfo& device, const MeasuredMatmul
     choice->set_tile_n(range.choice.tile_n);
     choice->set_tile_k(range.choice.tile_k);
     choice->set_split_k(range.choice.split_k);
-    choice->set_source(range.measured ? v1::KERNEL_SOURCE_MEASURED : v1::KERNEL_SOURCE_TABLE);
+    choice->set_source(range.measured ? v1::KERNEL_SOURCE_MEASURED : unmeasured);
+    const auto predicted_us = [&](int64_t m) {
+      return PredictMicroseconds(ProblemOf(key, m), range.choice.kernel, device);
+    };
     choice->set_predicted_begin_us(predicted_us(range.m_begin));
     choice->set_predicted_end_us(predicted_us(range.m_end));
     if (measured == nullptr) continue;

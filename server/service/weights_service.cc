@@ -46,9 +46,12 @@ absl::StatusOr<size_t> FindDevice(const WeightStore& store, const std::string& i
 }
 
 std::string DescribeDevice(const DeviceInfo& info) {
-  return fmt::format("{}: {}, {} cores, {:.1f} GB memory, {:.1f} GB/s read", info.id, info.name,
-                     info.cores, static_cast<double>(info.memory_bytes) / 1e9,
-                     info.peak_bandwidth_bytes_per_second / 1e9);
+  std::string text = fmt::format(
+      "{}: {}, {} cores, {:.1f} GB memory, {:.1f} GB/s read", info.id, info.name, info.cores,
+      static_cast<double>(info.memory_bytes) / 1e9, info.peak_bandwidth_bytes_per_second / 1e9);
+  const double tflops = info.peak_tensor_flops_per_second / 1e12;
+  if (tflops > 0.0) text += fmt::format(", {:.0f} TFLOP/s BF16", tflops);
+  return text;
 }
 
 // What was measured of the key on the device; none where choices are the built-in ones.

@@ -117,7 +117,7 @@ TEST_P(GraphTest, EveryReplayReadsTheRowsOfThen) {
   problem.weight = weight->spec();
   problem.m = kM;
   problem.output = DType::kF32;
-  const Choice choice = Select(problem, device_.info());
+  const Choice choice = runner_.ChoiceFor(problem);
   const auto workspace =
       device_.Allocate(device_.WorkspaceBytes(problem, choice), MemoryKind::kDevice).value();
   MatmulArgs args;
@@ -179,7 +179,7 @@ TEST_P(GraphTest, AChainOfMatmulsReadsWhatTheOneBeforeWrote) {
       Problem problem;
       problem.weight = weight->spec();
       problem.m = m;
-      const Choice choice = Select(problem, device_.info());
+      const Choice choice = runner_.ChoiceFor(problem);
       const auto workspace =
           device_.Allocate(device_.WorkspaceBytes(problem, choice), MemoryKind::kDevice).value();
       const Runner::Input rows[2] = {runner_.Put(x), runner_.Put(x)};

@@ -1,6 +1,7 @@
 #include "tests/conformance/runner.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -27,6 +28,7 @@ Runner::Runner(Device& device) : device_(device) {
   auto stream = device.CreateStream();
   EXPECT_TRUE(stream.ok()) << stream.status();
   if (stream.ok()) stream_ = std::move(stream).value();
+  if (const char* kernel = std::getenv("NIBBLE_TEST_KERNEL"); kernel != nullptr) kernel_ = kernel;
 }
 
 std::unique_ptr<DeviceWeight> Runner::Upload(const CanonicalWeight& weight) {
@@ -141,11 +143,18 @@ HostMatrix Runner::Take(const Output& output) {
   return matrix;
 }
 
-template <class RunOp>
-void Runner::Run(const Problem& problem, RunOp op) {
+Choice Runner::ChoiceFor(const Problem& problem) const {
   DeviceInfo info = device_.info();
   info.batch_invariant = info.batch_invariant || batch_invariant_;
-  const Choice choice = Select(problem, info);
+  for (const Choice& candidate : MatmulCandidates(problem, info)) {
+    if (candidate.kernel == kernel_) return candidate;
+  }
+  return Select(problem, info);
+}
+
+template <class RunOp>
+void Runner::Run(const Problem& problem, RunOp op) {
+  const Choice choice = ChoiceFor(problem);
   const uint64_t needed = device_.WorkspaceBytes(problem, choice);
   std::vector<std::byte> dirty(needed + kWorkspaceCanaryBytes, kPoison);
   std::fill(dirty.end() - kWorkspaceCanaryBytes, dirty.end(), kCanary);

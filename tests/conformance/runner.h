@@ -4,6 +4,8 @@
 #define NIBBLE_TESTS_CONFORMANCE_RUNNER_H_
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "nibble/backend.h"
@@ -57,6 +59,13 @@ class Runner {
   // Keeps to kernels by which a row's bits do not depend on how many rows there are.
   void set_batch_invariant(bool invariant) { batch_invariant_ = invariant; }
 
+  // Matmuls run on this kernel wherever it can, instead of the selected one; empty: on that.
+  // NIBBLE_TEST_KERNEL sets it for every test.
+  void set_kernel(std::string_view kernel) { kernel_ = kernel; }
+
+  // What Select chooses, or a candidate that set_kernel asks for.
+  Choice ChoiceFor(const Problem& problem) const;
+
   // Records ops and replays them, instead of running them as they come.
   void set_replay(bool replay) { replay_ = replay; }
 
@@ -101,6 +110,7 @@ class Runner {
   int64_t row_padding_ = 0;
   bool replay_ = false;
   bool batch_invariant_ = false;
+  std::string kernel_;
 };
 
 }  // namespace nibble::conformance

@@ -58,6 +58,8 @@ std::string_view SourceName(v1::KernelSource source) {
       return "table";
     case v1::KERNEL_SOURCE_MEASURED:
       return "measured";
+    case v1::KERNEL_SOURCE_PREDICTED:
+      return "predicted";
     default:
       return "unknown";
   }

@@ -69,6 +69,9 @@ __device__ inline void StoreShared16Bytes(uint32_t to, uint4 v) {
 __device__ inline void StoreShared2Bytes(uint32_t to, uint16_t value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(value) : "memory");
 }
+__device__ inline void StoreShared4Bytes(uint32_t to, uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
 
 // A barrier whose phase ends after `arrivals` arrivals and the bytes expected in it.
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {

@@ -311,10 +311,11 @@ __device__ inline void StoreTotals(const WeightView& w, const WgmmaArgs& args,
 // Where a block's sums of its share of a tile lie, 4 of a thread's at a time. It has two places:
 // for the tile that it begins and for another.
 template <class Shape>
-__device__ inline float4* ShareOf(const WgmmaArgs& args, int32_t block, bool begins, int vector) {
+__device__ inline float4* ShareOf(const WgmmaArgs& args, int32_t block, bool begins, int vector,
+                                  int thread = static_cast<int>(threadIdx.x)) {
   const int64_t index =
       (static_cast<int64_t>(block) * 2 + (begins ? 1 : 0)) * Shape::kVectors + vector;
-  return reinterpret_cast<float4*>(args.shares) + index * Shape::kMultiplying + threadIdx.x;
+  return reinterpret_cast<float4*>(args.shares) + index * Shape::kMultiplying + thread;
 }
 
 template <class Shape>

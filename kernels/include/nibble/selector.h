@@ -24,6 +24,9 @@ struct DeviceInfo {
   int compute_capability = 0;                  // CUDA: 10 * major + minor. CPU: 0
   uint64_t memory_bytes = 0;                   // memory this device may use in all
   double peak_bandwidth_bytes_per_second = 0;  // read bandwidth measured at start
+  // CUDA: operations a second of a large BF16 matmul, measured at start; a product and its sum are
+  // two. CPU: 0.
+  double peak_tensor_flops_per_second = 0;
   // Largest inputs and outputs of a launch, in bytes, that kernels had better read and write in
   // staging memory than have copied.
   uint64_t zero_copy_input_bytes = 0;
@@ -61,16 +64,23 @@ struct Choice {
 
 Choice Select(const Problem& problem, const DeviceInfo& device);
 
+// Whether Select takes the kernel with the least predicted time for matmuls of this device: a GPU
+// whose peaks are known, and are not those of the chip that the built-in table was measured on.
+bool SelectsByRoofline(const DeviceInfo& device);
+
 // What a matmul can run with on the device: every kernel of the device's table that fits the
 // problem, once, with the tile that the table gives it for these rows. Select's own comes first;
 // where the device is batch_invariant it is the only one. Crossovers, which are there for speed
 // alone, do not count. Empty for other ops.
 std::vector<Choice> MatmulCandidates(const Problem& problem, const DeviceInfo& device);
 
-// Time of the problem in microseconds by the roofline of memory alone: the bytes of TrafficOf over
-// the device's measured read bandwidth. DeviceInfo has no measured peak of arithmetic, so many rows
-// take longer than this says. 0 where the bandwidth is not known, or there are no rows.
-double PredictMicroseconds(const Problem& problem, const DeviceInfo& device);
+// Time of the problem by `kernel` in microseconds. A matmul on CUDA: by the rooflines of memory and
+// of the tensor cores, with what is known of the kernel (core/roofline.h); a choice is made by it
+// where the table was not measured on such a chip. Anything else, and where no peak of the tensor
+// cores is known: the bytes of TrafficOf over the read bandwidth, a lower bound. 0 where the
+// bandwidth is not known, or there are no rows.
+double PredictMicroseconds(const Problem& problem, std::string_view kernel,
+                           const DeviceInfo& device);
 
 // Every name that Select can return in Choice::kernel for `kind` and `op`; metric handles are made
 // from it.

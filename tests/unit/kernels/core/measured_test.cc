@@ -58,9 +58,9 @@ TEST(MatmulCandidates, AreEveryKernelThatFitsWithSelectsOwnFirst) {
   EXPECT_THAT(KernelsFor(Key(), 1, Cpu()), ElementsAre("cpu_gemv", "cpu_gemm"));
   EXPECT_THAT(KernelsFor(Key(), 8, Cpu()), ElementsAre("cpu_gemm", "cpu_gemv"));
   EXPECT_THAT(KernelsFor(Key(), 1, Hopper()),
-              ElementsAre("cuda_gemv", "cuda_wgmma", "cuda_gemm", "cuda_gemm_f32"));
+              ElementsAre("cuda_gemv", "cuda_wgmma", "cuda_mma", "cuda_gemm", "cuda_gemm_f32"));
   EXPECT_THAT(KernelsFor(Key(), 4096, Hopper()),
-              ElementsAre("cuda_gemm", "cuda_wgmma", "cuda_gemv", "cuda_gemm_f32"));
+              ElementsAre("cuda_gemm", "cuda_wgmma", "cuda_mma", "cuda_gemv", "cuda_gemm_f32"));
   MatmulKey fp8 = Key(Format::kFP8);
   fp8.activation = QuantMode::kPerToken;
   EXPECT_THAT(KernelsFor(fp8, 33, Hopper()),
@@ -94,10 +94,13 @@ TEST(MatmulCandidates, AreTheOneChoiceWhereBitsMustNotDependOnTheBatch) {
 TEST(PredictMicroseconds, IsBytesOverBandwidth) {
   const Problem problem = ProblemOf(Key(Format::kDense, 10, 100), 2);
   const Traffic traffic = TrafficOf(problem);
-  EXPECT_DOUBLE_EQ(PredictMicroseconds(problem, Cpu()),
-                   static_cast<double>(traffic.read_bytes + traffic.written_bytes) * 1e-4);
-  EXPECT_EQ(PredictMicroseconds(problem, Hopper()), 0.0);
-  EXPECT_EQ(PredictMicroseconds(ProblemOf(Key(), 0), Cpu()), 0.0);
+  const double bytes = static_cast<double>(traffic.read_bytes + traffic.written_bytes);
+  EXPECT_DOUBLE_EQ(PredictMicroseconds(problem, "cpu_gemv", Cpu()), bytes * 1e-4);
+  EXPECT_EQ(PredictMicroseconds(problem, "cuda_gemm", Hopper()), 0.0);
+  EXPECT_EQ(PredictMicroseconds(ProblemOf(Key(), 0), "cpu_gemv", Cpu()), 0.0);
+  DeviceInfo without_peak = Hopper();
+  without_peak.peak_bandwidth_bytes_per_second = 1e12;
+  EXPECT_DOUBLE_EQ(PredictMicroseconds(problem, "cuda_gemm", without_peak), bytes * 1e-6);
 }
 
 TEST(BestMeasured, ReplacesTheBuiltInChoiceOnlyForAGain) {

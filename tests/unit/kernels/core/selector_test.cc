@@ -175,10 +175,28 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   EXPECT_EQ(kernel(int4, 17), "cuda_wgmma");
   int4.group_size = 256;
   EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
-  for (const int other : {80, 89, 100}) {
-    device.compute_capability = other;
-    EXPECT_EQ(kernel(nf4, 64), "cuda_gemv") << other;
-    EXPECT_EQ(kernel(nf4, 65), "cuda_gemm") << other;
+}
+
+TEST(Select, MultipliesManyRowsByMmaElsewhere) {
+  DeviceInfo device = Device(BackendKind::kCuda);
+  const auto kernel = [&](const WeightSpec& spec, int64_t m) {
+    return std::string(Select(Matmul(spec, m), device).kernel);
+  };
+  WeightSpec block = Spec(Format::kFP8, 4096, 4096);
+  block.scale_layout = ScaleLayout::kBlock;
+  WeightSpec f32 = Spec(Format::kInt4, 4096, 4096);
+  f32.scale_dtype = DType::kF32;
+  for (const WeightSpec& spec : {Spec(Format::kNF4, 16384, 4096), block, f32}) {
+    for (const int capability : {80, 89, 100}) {
+      device.compute_capability = capability;
+      EXPECT_EQ(kernel(spec, 16), "cuda_gemv") << capability;
+      EXPECT_EQ(kernel(spec, 17), "cuda_mma") << capability;
+      EXPECT_EQ(kernel(spec, 1024), "cuda_mma") << capability;
+      EXPECT_EQ(kernel(spec, 1025), "cuda_gemm") << capability;
+    }
+    device.compute_capability = 75;
+    EXPECT_EQ(kernel(spec, 64), "cuda_gemv");
+    EXPECT_EQ(kernel(spec, 65), "cuda_gemm");
   }
 }
 
@@ -247,7 +265,7 @@ TEST(KernelNames, AreTheLabelsOfTheMetrics) {
   EXPECT_THAT(names(BackendKind::kCpu, Op::kNormQuant), ElementsAre("cpu_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul),
-              ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_wgmma",
+              ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_wgmma", "cuda_mma",
                           "cuda_gemm", "cuda_gemm_f32"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
