@@ -82,7 +82,11 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute
   if (!sixteen_bits || problem.quant != QuantMode::kNone) return false;
   if (kernel == "cuda_gemv") return ScalesPerUnit(spec) > 0;
   if (kernel == "cuda_mma") return compute_capability >= kAmpere && ScalesPerUnit(spec) > 0;
-  if (kernel == "cuda_wgmma") return compute_capability == kHopper && WgmmaFits(spec);
+  const bool hopper = compute_capability == kHopper;
+  if (kernel == "cuda_wgmma") return hopper && WgmmaFits(spec);
+  if (kernel == "cuda_wgmma_ordered") {
+    return hopper && WgmmaFits(spec) && spec.format != Format::kFP8;
+  }
   // Dense weights are never rounded: both sides are of one type.
   if (kernel == "cuda_gemm") return spec.format != Format::kDense || spec.dtype == problem.input;
   return false;

@@ -58,7 +58,6 @@ bool IsWide(const Problem& problem) {
          problem.weight.n >= 8192;
 }
 
-// What Hopper's own kernels do not take was not measured there.
 bool NotHopper(const DeviceInfo& device) { return device.compute_capability != 90; }
 
 // Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
@@ -83,7 +82,9 @@ constexpr Entry kCpuTable[] = {
 // 5603 against 6188, but 4096x4096 222 against 212). Elsewhere the table counts only where the
 // peaks are not known. FP8 codes on both sides go to cuBLASLt past 32 rows (28672x4096, 32 rows:
 // 33.9 us against 38.7), with scales of blocks past 16 (40.0 against 37.6), and to our own kernel
-// where it cannot take their scales. A row whose kernel does not fit the problem (CudaKernelFits)
+// where it cannot take their scales. What wgmma does not take on Hopper, blocks of FP8 and scales
+// of F32 with 16-bit x, cuda_mma multiplies until decoding pays (FP8 blocks 28672x4096: 16 rows 46
+// us against 63 of the GEMV, 128 rows 146 against 159 of cuda_gemm, 512 504 against 241). A row whose kernel does not fit the problem (CudaKernelFits)
 // is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
@@ -95,6 +96,7 @@ constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 1024, {"cuda_wgmma", 128, 256, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_wgmma", 256, 128, 128, 1}, IsWide},
     {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, nullptr, NotHopper},
+    {Op::kMatmul, 128, {"cuda_mma", 128, 128, 64, 1}},
     {Op::kMatmul, 1024, {"cuda_mma", 128, 128, 64, 1}, nullptr, NotHopper},
     {Op::kMatmul, 64, {"cuda_gemv", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemm", 128, 128, 64, 1}},
@@ -104,9 +106,20 @@ constexpr Entry kCudaTable[] = {
     {Op::kSiluMulQuant, kAnyM, {"cuda_silu_mul_quant", 1, 0, 0, 1}},
 };
 
+// Few tiles for wgmma that no two blocks share: the GEMV reads the weight twice instead.
+bool KeepsGroupsOfFewOutputs(const Problem& problem) {
+  return KeepsItsGroupsIn4Bits(problem) && problem.weight.n < 8192;
+}
+
 // Bits of a sum depend on how K is divided among warps, which the GEMV does alike for up to 16 rows
-// of a launch, of FP8 for up to 8.
+// of a launch, of FP8 for up to 8. cuda_wgmma_ordered adds 4-bit weights' sums in the GEMV's order
+// (H200, INT4 28672x4096: 27.1 us for 32 rows, 39.4 for 64; 48 and 96 in launches of the GEMV.
+// 4096x4096: 17.3 and 20.2; 15 and 30).
 constexpr Entry kCudaInvariantTable[] = {
+    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
+    {Op::kMatmul, 32, {"cuda_gemv", 16, 16, 128, 1}, KeepsGroupsOfFewOutputs},
+    {Op::kMatmul, 32, {"cuda_wgmma_ordered", 32, 256, 128, 1}, KeepsItsGroupsIn4Bits},
+    {Op::kMatmul, kAnyM, {"cuda_wgmma_ordered", 64, 128, 128, 1}, KeepsItsGroupsIn4Bits},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 8, 32, 128, 1}, KeepsItsGroups},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
@@ -284,11 +297,15 @@ double PredictMicroseconds(const Problem& problem, std::string_view kernel,
 
 std::vector<std::string_view> KernelNames(BackendKind kind, Op op) {
   std::vector<std::string_view> names;
-  for (const Entry& entry : TableOf(kind)) {
-    if (entry.op == op && std::ranges::find(names, entry.choice.kernel) == names.end()) {
-      names.push_back(entry.choice.kernel);
+  const auto add = [&](std::span<const Entry> table) {
+    for (const Entry& entry : table) {
+      if (entry.op == op && std::ranges::find(names, entry.choice.kernel) == names.end()) {
+        names.push_back(entry.choice.kernel);
+      }
     }
-  }
+  };
+  add(TableOf(kind));
+  if (kind == BackendKind::kCuda) add(kCudaInvariantTable);
   return names;
 }
 

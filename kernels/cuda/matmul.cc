@@ -102,8 +102,8 @@ class Matmul {
     return Check(LaunchMma(places.plan, launch));
   }
 
-  Status RunWgmma() {
-    const WgmmaWorkspace places(shape_, device_);
+  Status RunWgmma(bool ordered) {
+    const WgmmaWorkspace places(shape_, device_, ordered);
     WgmmaLaunch launch;
     launch.m = shape_.m;
     launch.y = args_.y.data;
@@ -290,13 +290,14 @@ uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
   const MatmulShape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
   const bool gemv = choice.kernel == "cuda_gemv";
   const bool mma = choice.kernel == "cuda_mma";
-  const bool wgmma = choice.kernel == "cuda_wgmma";
+  const bool ordered = choice.kernel == "cuda_wgmma_ordered";
+  const bool wgmma = choice.kernel == "cuda_wgmma" || ordered;
   // Uneven groups leave these to cuBLASLt, which shows in the weight alone.
   const bool units = gemv || mma || wgmma;
   const bool gemm = choice.kernel == "cuda_gemm" || (units && shape.reorder);
   return std::max({gemv ? GemvPlan(shape).workspace.total() : 0,
                    mma ? MmaWorkspace(shape, device).workspace.total() : 0,
-                   wgmma ? WgmmaWorkspace(shape, device).workspace.total() : 0,
+                   wgmma ? WgmmaWorkspace(shape, device, ordered).workspace.total() : 0,
                    gemm ? GemmPlan(shape).workspace.total() : 0,
                    units || gemm ? 0 : F32Plan(shape).workspace.total()});
 }
@@ -311,7 +312,8 @@ Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice&
   const bool uneven_groups = weight.view().group_index != nullptr;
   if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv(choice.tile_m);
   if (choice.kernel == "cuda_mma" && !uneven_groups) return matmul.RunMma();
-  if (choice.kernel == "cuda_wgmma" && !uneven_groups) return matmul.RunWgmma();
+  if (choice.kernel == "cuda_wgmma" && !uneven_groups) return matmul.RunWgmma(false);
+  if (choice.kernel == "cuda_wgmma_ordered" && !uneven_groups) return matmul.RunWgmma(true);
   if (choice.kernel != "cuda_gemm_f32") return matmul.RunGemm();
   return matmul.RunF32();
 }

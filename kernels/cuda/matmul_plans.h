@@ -66,8 +66,11 @@ struct GemvPlan {
 };
 
 struct WgmmaWorkspace {
-  WgmmaWorkspace(const MatmulShape& shape, const DeviceInfo& device)
-      : plan(shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8, device.cores),
+  // ordered: of cuda_wgmma_ordered.
+  WgmmaWorkspace(const MatmulShape& shape, const DeviceInfo& device, bool ordered)
+      : plan(ordered ? WgmmaPlan::Ordered(shape.m, shape.n, device.cores)
+                     : WgmmaPlan(shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8,
+                                 device.cores)),
         k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
     shares_offset = workspace.Place(1, plan.ShareBytes());

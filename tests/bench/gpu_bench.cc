@@ -3,7 +3,7 @@
 //    kernel, us, us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
 //
 // usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
-//                  [--kernels LIST] [--driver TEXT] [--commit TEXT]
+//                  [--kernels LIST] [--batch-invariant on] [--driver TEXT] [--commit TEXT]
 //
 // Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
 // silu_mul_quant; formats int4, int4_zp, nf4, fp8, fp8_block, and, with E4M3
@@ -50,6 +50,7 @@ struct Options {
   std::string shapes;
   std::string rows;
   std::string kernels;
+  std::string batch_invariant;
   std::string json;
   std::string driver;
   std::string commit;
@@ -152,6 +153,7 @@ Status RunAll(Bench& bench, const Options& options) {
 
 Status Main(const Options& options) {
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, cuda::CudaDevice::Create(0));
+  if (!options.batch_invariant.empty()) device->SetBatchInvariant();
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream());
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Blas> blas, cuda::OpenBlas(kCublas));
   const double read_tbs = device->info().peak_bandwidth_bytes_per_second * 1e-12;
@@ -186,9 +188,10 @@ int main(int argc, char** argv) {
        {"--shapes", &options.shapes},
        {"--rows", &options.rows},
        {"--kernels", &options.kernels},
+       {"--batch-invariant", &options.batch_invariant},
        {"--driver", &options.driver},
        {"--commit", &options.commit}},
       "gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--kernels LIST] "
-      "[--json FILE] [--driver TEXT] [--commit TEXT]",
+      "[--batch-invariant on] [--json FILE] [--driver TEXT] [--commit TEXT]",
       [&] { return nibble::bench::Main(options); });
 }

@@ -31,12 +31,14 @@ inline constexpr int kWgmmaRows = 64;  // of a warpgroup
 inline constexpr int kWgmmaAlign = 1024;
 
 // kColumns: rows of x of a block. kGroups: multiplying warpgroups. kScaled: weights are scaled
-// before they are multiplied, and rounded once more for it.
-template <int kColumns_, int kGroups_, bool kScaled_ = false>
+// before they are multiplied, and rounded once more for it. kOrdered: sums are added in the order
+// of the GEMV with 16 warps (UnitWalk), which makes their bits the same; no tile is shared.
+template <int kColumns_, int kGroups_, bool kScaled_ = false, bool kOrdered_ = false>
 struct WgmmaShape {
   static constexpr int kColumns = kColumns_;
   static constexpr int kGroups = kGroups_;
   static constexpr bool kScaled = kScaled_;
+  static constexpr bool kOrdered = kOrdered_;
   static constexpr int kRows = kGroups * kWgmmaRows;
   static constexpr int kTiles = kRows / kUnitRows;
   static constexpr int kMultiplying = kGroups * 128;  // threads
@@ -113,6 +115,33 @@ struct WgmmaWork {
   int32_t own_;
 };
 
+// The units of a tile that a block takes, in turn: those of `work` from the first to the last; or,
+// kOrdered, all of them in the chains of the GEMV, whose warp i of 16 takes every 16th from i on.
+template <bool kOrdered>
+class UnitWalk {
+ public:
+  __device__ UnitWalk(const WgmmaWork& work, int32_t units)
+      : unit_(work.first), end_(kOrdered ? units : work.end) {}
+  __device__ int32_t unit() const { return unit_; }
+  __device__ bool Done() const { return unit_ >= end_ || (kOrdered && chain_ == kChains); }
+  __device__ bool EndsChain() const { return unit_ + kChains >= end_; }
+  __device__ void Next() {
+    if constexpr (!kOrdered) {
+      ++unit_;
+    } else if (EndsChain()) {
+      unit_ = ++chain_;
+    } else {
+      unit_ += kChains;
+    }
+  }
+
+ private:
+  static constexpr int32_t kChains = 16;
+  int32_t unit_;
+  int32_t end_;
+  int32_t chain_ = 0;
+};
+
 // The stages' barriers of a block.
 struct WgmmaBarriers {
   uint64_t full[kWgmmaMaxStages];
@@ -181,22 +210,35 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
   };
   WgmmaWork work(args, w.units);
   if (!work.Next(args, w.units)) return;
+  using Walk = UnitWalk<Shape::kOrdered>;
   const int early = min(args.stages, work.end - work.first);
-  for (int i = 0; i < early; ++i) copy_weights(work.tile, work.first + i, i);
+  Walk ahead(work, w.units);
+  for (int i = 0; i < early; ++i, ahead.Next()) copy_weights(work.tile, ahead.unit(), i);
   WaitForDependencies();
-  for (int i = 0; i < early; ++i) copy_x(work.tile, work.first + i, i);
+  ahead = Walk(work, w.units);
+  for (int i = 0; i < early; ++i, ahead.Next()) copy_x(work.tile, ahead.unit(), i);
   WgmmaSlot slot;  // the first phase of `empty` ends with the first use of a stage
   int fill = 0;
   do {
-    for (int32_t unit = work.first; unit < work.end; ++unit, ++fill) {
+    for (Walk walk(work, w.units); !walk.Done(); walk.Next(), ++fill) {
       if (fill >= early) {
         if (fill >= args.stages) WaitBarrier(empty + slot.stage * 8, slot.parity ^ 1);
-        copy_weights(work.tile, unit, slot.stage);
-        copy_x(work.tile, unit, slot.stage);
+        copy_weights(work.tile, walk.unit(), slot.stage);
+        copy_x(work.tile, walk.unit(), slot.stage);
       }
       slot.Advance(args.stages);
     }
   } while (work.Next(args, w.units));
+}
+
+// `totals` to `all`, and zero.
+template <int kSize>
+__device__ inline void EndChain(float (&all)[kSize], float (&totals)[kSize]) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    all[i] = __fadd_rn(all[i], totals[i]);
+    totals[i] = 0.0f;
+  }
 }
 
 template <int kSize>
@@ -457,7 +499,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   };
   WgmmaSlot slot;
   float sums[kColumns / 2];
-  float totals[Shape::kScaled ? 1 : kColumns / 2];
+  float totals[Shape::kScaled ? 1 : kColumns / 2];  // of a chain of units
+  float all[Shape::kOrdered ? kColumns / 2 : 1];
   uint32_t a[2][kBlocks * 2][4];
   WgmmaWork work(args, w.units);
   while (work.Next(args, w.units)) {
@@ -468,9 +511,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) totals[i] = 0.0f;
     }
+    if constexpr (Shape::kOrdered) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) all[i] = 0.0f;
+    }
     float2 scale = {};  // of the sums
     int before = -1;    // the stage that they are of
-    for (int32_t unit = work.first; unit < work.end; ++unit) {
+    bool ends_chain = false;
+    for (UnitWalk<Shape::kOrdered> walk(work, w.units); !walk.Done(); walk.Next()) {
       const uint32_t offset = slot.stage * Stage::kBytes;
       const uint64_t x = SwizzledOperand(OfWarp(ring + offset));
       WaitBarrier(full + slot.stage * 8, slot.parity);
@@ -512,6 +560,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             HoldRegisters(a[(part + 1) % 2]);
             if (part == 0) give_back(before);
             AddScaled(totals, sums, scale);
+            if constexpr (Shape::kOrdered) {
+              if (part == 0 && ends_chain) EndChain(all, totals);
+            }
           }
           HoldRegisters(sums);
           HoldRegisters(fragments);
@@ -530,6 +581,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         }
       }
       before = slot.stage;
+      ends_chain = walk.EndsChain();
       slot.Advance(stages);
     }
     WgmmaWait<0>();
@@ -537,8 +589,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     HoldRegisters(sums);
     if constexpr (!Shape::kScaled) {
       AddScaled(totals, sums, scale);
+      if constexpr (Shape::kOrdered) EndChain(all, totals);
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) sums[i] = totals[i];
+      for (int i = 0; i < kColumns / 2; ++i) sums[i] = Shape::kOrdered ? all[i] : totals[i];
     }
     if (work.end - work.first < w.units) {
       StoreShare<Shape>(args, work.first == 0, sums);

@@ -61,6 +61,19 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int mu
   if (share && !fp8) PlanPairs(n, units, multiprocessors);
 }
 
+WgmmaPlan WgmmaPlan::Ordered(int64_t m, int64_t n, int multiprocessors) {
+  WgmmaPlan plan;
+  plan.ordered = true;
+  plan.columns = m <= 32 ? 32 : 64;
+  // Sums of three kinds of 64 rows take the registers of two warpgroups.
+  plan.groups = m <= 32 ? 4 : 2;
+  plan.column_tiles = (m + plan.columns - 1) / plan.columns;
+  const int64_t rows = int64_t{plan.groups} * 64;
+  plan.tiles = plan.whole_tiles = (n + rows - 1) / rows * plan.column_tiles;
+  plan.blocks = static_cast<int>(std::min<int64_t>(plan.tiles, multiprocessors));
+  return plan;
+}
+
 void WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {
   // The fewest outputs a tile whose pairs all run at once.
   for (int outputs = 64; outputs <= groups * 64; outputs *= 2) {

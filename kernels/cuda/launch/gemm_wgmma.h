@@ -20,16 +20,20 @@ struct WgmmaPlan {
   int64_t whole_tiles = 0;   // the others are shared by all blocks, or, of the wide kernel, halves
   int64_t halved_tiles = 0;  // of the wide kernel
   int blocks = 0;
+  bool ordered = false;  // sums are added in the order of the GEMV
   int pair_outputs = 0;  // of a tile that a pair of blocks takes: 64, 128 or 256; 0: no pairs
 
   // f16: x is F16, else BF16. fp8: the weight is FP8.
   WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors);
+  // Of a 4-bit weight whose rows keep the bits that the GEMV gives them.
+  static WgmmaPlan Ordered(int64_t m, int64_t n, int multiprocessors);
   int64_t SharedTiles() const { return columns == kWideColumns ? 0 : tiles - whole_tiles; }
   int64_t ShareBytes() const {
     return SharedTiles() > 0 ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
   }
 
  private:
+  WgmmaPlan() = default;
   void PlanPairs(int64_t n, int64_t units, int multiprocessors);
   // Whether the wide kernel has enough tiles for the multiprocessors, which it then divides.
   bool PlanWide(int64_t m, int64_t n, int multiprocessors);
@@ -55,6 +59,14 @@ cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream);
 // Of these two, by pairs of blocks, for x of one type, with zero points and without.
+cudaError_t LaunchWgmmaOrderedInt4BF16(const WeightView& view, const WgmmaPlan& plan,
+                                       const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaOrderedInt4F16(const WeightView& view, const WgmmaPlan& plan,
+                                      const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaOrderedTableBF16(const WeightView& view, const WgmmaPlan& plan,
+                                        const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaOrderedTableF16(const WeightView& view, const WgmmaPlan& plan,
+                                       const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaWideInt4(const WeightView& view, const WgmmaPlan& plan,
                                 const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaWideTable(const WeightView& view, const WgmmaPlan& plan,

@@ -9,6 +9,10 @@ cudaError_t LaunchWgmmaInt4BF16(const WeightView& view, const WgmmaPlan& plan,
 
 cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream) {
+  if (plan.ordered) {
+    return launch.f16 ? LaunchWgmmaOrderedInt4F16(view, plan, launch, stream)
+                      : LaunchWgmmaOrderedInt4BF16(view, plan, launch, stream);
+  }
   if (plan.columns == kWideColumns) return LaunchWgmmaWideInt4(view, plan, launch, stream);
   if (plan.pair_outputs > 0) {
     const bool zero_points = view.zero_points != nullptr;

@@ -20,6 +20,10 @@ cudaError_t Launch(const WeightView& view, const WgmmaPlan& plan, const WgmmaLau
 
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream) {
+  if (plan.ordered) {
+    return launch.f16 ? LaunchWgmmaOrderedTableF16(view, plan, launch, stream)
+                      : LaunchWgmmaOrderedTableBF16(view, plan, launch, stream);
+  }
   if (plan.columns == kWideColumns) return LaunchWgmmaWideTable(view, plan, launch, stream);
   if (plan.pair_outputs > 0) return LaunchWgmmaClusterTable(view, plan, launch, stream);
   return launch.f16 ? Launch<F16Pairs>(view, plan, launch, stream)

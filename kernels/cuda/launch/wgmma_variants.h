@@ -121,6 +121,7 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   error = LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
                           static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
                           args, maps);
+  if constexpr (Shape::kOrdered) return error;
   const int64_t shared_tiles = plan.SharedTiles();
   if (error != cudaSuccess || shared_tiles == 0) return error;
   return LaunchDependent(AddSharesKernel<Shape>,

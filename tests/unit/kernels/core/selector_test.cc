@@ -167,14 +167,14 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   WeightSpec fp8 = Spec(Format::kFP8, 4096, 4096);
   EXPECT_EQ(kernel(fp8, 17), "cuda_wgmma");
   fp8.scale_layout = ScaleLayout::kBlock;
-  EXPECT_EQ(kernel(fp8, 17), "cuda_gemv");
+  EXPECT_EQ(kernel(fp8, 17), "cuda_mma");
   int4.scale_dtype = DType::kF32;
-  EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
+  EXPECT_EQ(kernel(int4, 17), "cuda_mma");
   int4.scale_dtype = DType::kBF16;
   int4.has_group_index = true;
   EXPECT_EQ(kernel(int4, 17), "cuda_wgmma");
   int4.group_size = 256;
-  EXPECT_EQ(kernel(int4, 17), "cuda_gemv");
+  EXPECT_EQ(kernel(int4, 17), "cuda_mma");
 }
 
 TEST(Select, MultipliesManyRowsByMmaElsewhere) {
@@ -198,6 +198,13 @@ TEST(Select, MultipliesManyRowsByMmaElsewhere) {
     EXPECT_EQ(kernel(spec, 64), "cuda_gemv");
     EXPECT_EQ(kernel(spec, 65), "cuda_gemm");
   }
+  // What wgmma does not take.
+  device.compute_capability = 90;
+  for (const WeightSpec& spec : {block, f32}) {
+    EXPECT_EQ(kernel(spec, 8), "cuda_gemv");
+    EXPECT_EQ(kernel(spec, 128), "cuda_mma");
+    EXPECT_EQ(kernel(spec, 129), "cuda_gemm");
+  }
 }
 
 TEST(Select, KeepsToKernelsWhoseBitsDoNotDependOnTheRowsWhereAsked) {
@@ -211,8 +218,14 @@ TEST(Select, KeepsToKernelsWhoseBitsDoNotDependOnTheRowsWhereAsked) {
   };
   const WeightSpec nf4 = Spec(Format::kNF4, 16384, 4096);
   EXPECT_EQ(choice(nf4, 1).kernel, "cuda_gemv");
-  for (const int64_t m : {2, 9, 64, 4096}) EXPECT_EQ(choice(nf4, m), choice(nf4, 1)) << m;
+  for (const int64_t m : {2, 9, 16}) EXPECT_EQ(choice(nf4, m), choice(nf4, 1)) << m;
   EXPECT_EQ(choice(nf4, 1).tile_m, 16);
+  for (const int64_t m : {17, 64, 4096}) {
+    EXPECT_EQ(choice(nf4, m).kernel, "cuda_wgmma_ordered") << m;
+  }
+  EXPECT_EQ(choice(Spec(Format::kNF4, 64, 8192), 32), choice(nf4, 1));
+  EXPECT_EQ(choice(Spec(Format::kNF4, 64, 8192), 33).kernel, "cuda_wgmma_ordered");
+  EXPECT_EQ(choice(Spec(Format::kInt4, 64, 8192), 33).kernel, "cuda_gemv");  // scales of F32
   EXPECT_EQ(choice(Spec(Format::kInt4, 64, 8192), 33).tile_m, 16);
   EXPECT_EQ(choice(Spec(Format::kFP8, 64, 8192), 33).tile_m, 8);
   EXPECT_EQ(choice(nf4, 64, DType::kF32).kernel, "cuda_gemm_f32");
@@ -266,7 +279,7 @@ TEST(KernelNames, AreTheLabelsOfTheMetrics) {
   EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul),
               ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_wgmma", "cuda_mma",
-                          "cuda_gemm", "cuda_gemm_f32"));
+                          "cuda_gemm", "cuda_gemm_f32", "cuda_wgmma_ordered"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kSiluMulQuant), ElementsAre("cuda_silu_mul_quant"));
