@@ -199,14 +199,17 @@ __device__ inline void TensorCopyUnitsOnce(uint32_t to_shared, const CUtensorMap
       : "memory");
 }
 
-// All threads of the cluster that have not ended; what they wrote to shared memory before is seen.
-__device__ inline void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+// A barrier of all threads of the cluster that have not ended, in two steps. What others do after
+// the second comes after what this thread did before the first if it released that.
+template <bool kReleases>
+__device__ inline void ArriveCluster() {
+  if constexpr (kReleases) {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  } else {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
 }
-// The same where nothing that was written has to be seen.
-__device__ inline void WaitForCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+__device__ inline void AwaitCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ inline uint32_t RankInCluster() {
@@ -220,11 +223,35 @@ __device__ inline uint32_t SharedOf(uint32_t address, uint32_t rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
-__device__ inline float4 LoadCluster4Floats(uint32_t from) {
+// 16 bytes to another block (addresses of SharedOf), which count as bytes copied on its barrier.
+__device__ inline void PushFloats(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+// Waits for the end of the first phase of an own barrier, and sees what other blocks pushed in it.
+__device__ inline void AwaitPushed(uint32_t barrier) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier)
+        : "memory");
+  }
+}
+__device__ inline float4 LoadShared4Floats(uint32_t from) {
   float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(from));
+               : "r"(from)
+               : "memory");
   return v;
 }
 __device__ inline void StoreShared4Floats(uint32_t to, float4 v) {

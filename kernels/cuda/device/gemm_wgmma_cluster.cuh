@@ -3,11 +3,18 @@
 // block's own and the other's: nothing goes through device memory, and there is no second kernel.
 // x lies as it came (quad_units.cuh), so that there is none before it either.
 //
-//   block 0: units [0, U / 2)      block 1: units [U / 2, U)       its warpgroups in turn
-//        | sums, in the ring's memory      |
-//        +------- cluster barrier ---------+
-//   y of the first half of the sums   y of the second half         added in the order of block,
-//                                                                  split
+//   block 0: units [0, U / 2)                block 1: units [U / 2, U)
+//
+//   device memory   codes, scales, zero points              x
+//        | a thread each, tensor copies     |
+//   two rings       [stage of weights]                      [stage of x]
+//        |          given back once decoded                 given back once multiplied
+//   registers       decode, warpgroups in turn  ------>  wgmma -> sums -> totals
+//        |
+//   totals of all warpgroups, where the rings were: added in their order
+//        | half of the sums stay, half go to the inbox of the other block, whose barrier counts
+//        | the bytes
+//   y of the first half of the sums (block 0), y of the second (block 1)
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMM_WGMMA_CLUSTER_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMM_WGMMA_CLUSTER_CUH_
 
@@ -32,6 +39,61 @@ struct WgmmaClusterShape {
   static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
   static constexpr int kRegisters = kGroups == 4 ? 112 : 232;
   static constexpr int kSumsBytes = kMultiplying * kColumns * 2;  // of a block
+  // What the other block sends: of half of the tile's sums, those of its warpgroups added.
+  static constexpr int kInboxBytes = kSumsBytes / kSplits / 2;
+};
+
+inline constexpr int kClusterSharedBytes = 226 * 1024;  // dynamic, of a block
+inline constexpr int kClusterMaxStages = 24;
+inline constexpr int kClusterMaxXStages = 16;
+
+struct WgmmaClusterBarriers {
+  uint64_t full[kClusterMaxStages];
+  uint64_t empty[kClusterMaxStages];
+  uint64_t x_full[kClusterMaxXStages];
+  uint64_t x_empty[kClusterMaxXStages];
+  uint64_t inbox;
+};
+
+constexpr int Lesser(int a, int b) { return a < b ? a : b; }
+constexpr int Greater(int a, int b) { return a < b ? b : a; }
+
+// The rings, from a multiple of kWgmmaAlign on: x [kXStages][2 halves of a unit][kColumns][64],
+// 128-byte swizzle, then weights [kStages]. In bytes; kInboxAt is below 0 where it is the table.
+template <class Unit, class Shape>
+struct WgmmaClusterRings {
+  static constexpr int kXHalfBytes = Shape::kColumns * 128;
+  static constexpr int kXBytes = 2 * kXHalfBytes;
+  static constexpr int kScalesAt = Shape::kTiles * Unit::kCodeBytes;  // of a stage of weights
+  static constexpr int kZerosAt = kScalesAt + Shape::kTiles * Unit::kScaleBytes;
+  static constexpr int kFilled = kZerosAt + Shape::kTiles * Unit::kZeroBytes;
+  static constexpr int kBytes = (kFilled + 127) / 128 * 128;
+
+  static constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign;
+  static constexpr int kRoom = kClusterSharedBytes - kBefore;
+  // The inbox has memory of its own, and is open from the start on. Where that left too few stages
+  // for so many rows of x, it lies where the table or the rings were, and opens once nobody needs
+  // them.
+  static constexpr bool kLateInbox =
+      Shape::kColumns == 128 && (Unit::kTableBytes > 0 || Shape::kRows == 256);
+  static constexpr int kRingRoom = kRoom - (kLateInbox ? 0 : Shape::kInboxBytes);
+  static constexpr int kLeastStages = Shape::kSplits * 3;
+  static constexpr int kXStages =
+      Lesser(kClusterMaxXStages, (kRingRoom - kLeastStages * kBytes) / kXBytes);
+  static constexpr int kStages =
+      Lesser(kClusterMaxStages, (kRingRoom - kXStages * kXBytes) / kBytes);
+  // A warpgroup holds a stage of x until it has the next one.
+  static_assert(kXStages > Shape::kSplits && kStages >= kLeastStages);
+
+  static constexpr int kWeightsAt = kXStages * kXBytes;
+  static constexpr int kRingBytes = kWeightsAt + kStages * kBytes;
+  static constexpr int kInboxAt = !kLateInbox ? Greater(kRingBytes, Shape::kSumsBytes)
+                                  : Unit::kTableBytes >= Shape::kInboxBytes ? -Unit::kTableBytes
+                                                                            : Shape::kSumsBytes;
+  static constexpr int kUsed =
+      Greater(Greater(kRingBytes, Shape::kSumsBytes), kInboxAt + Shape::kInboxBytes);
+  static_assert(kUsed <= kRoom);
+  static constexpr int kSharedBytes = kBefore + kUsed;
 };
 
 // What a block multiplies.
@@ -49,32 +111,48 @@ struct WgmmaClusterWork {
   }
 };
 
-// The producing thread. The weights of the first stages are on their way before x is there.
+// The thread that fills the ring of weights, which are on their way before x is there.
 template <class Unit, class Shape>
-__device__ inline void ProduceClusterStages(const WgmmaArgs& args, const WgmmaMaps& maps,
-                                            const WgmmaClusterWork& work, uint32_t ring,
-                                            uint32_t full, uint32_t empty) {
-  using Stage = WgmmaStage<Unit, Shape>;
+__device__ inline void ProduceClusterWeights(const WgmmaArgs& args, const WgmmaMaps& maps,
+                                             const WgmmaClusterWork& work, uint32_t ring,
+                                             uint32_t full, uint32_t empty) {
+  using Rings = WgmmaClusterRings<Unit, Shape>;
   const uint64_t once = args.column_tiles == 1 ? EvictFirstPolicy() : UnchangedPolicy();
   const int32_t tile16 = work.tile / args.column_tiles * Shape::kTiles;
-  const int32_t row = work.tile % args.column_tiles * Shape::kColumns;
-  const auto copy_weights = [&](int32_t unit, int stage) {
-    CopyWeights<Unit, Shape>(maps, tile16, unit, ring + stage * Stage::kBytes, full + stage * 8,
-                             once);
-  };
-  const auto copy_x = [&](int32_t unit, int stage) {
-    TensorCopyUnits(ring + stage * Stage::kBytes, maps.x, row, unit * 2, full + stage * 8);
-  };
-  const int early = min(args.stages, work.end - work.first);
-  for (int i = 0; i < early; ++i) copy_weights(work.first + i, i);
-  WaitForDependencies();
-  for (int i = 0; i < early; ++i) copy_x(work.first + i, i);
-  WgmmaSlot slot;  // the first phase of `empty` ends with the first use of a stage
-  for (int32_t unit = work.first + early; unit < work.end; ++unit) {
+  WgmmaSlot slot;
+  slot.parity = 1;  // all stages are free
+  for (int32_t unit = work.first; unit < work.end; ++unit) {
+    const uint32_t to = ring + slot.stage * Rings::kBytes;
+    const uint32_t barrier = full + slot.stage * 8;
     WaitBarrier(empty + slot.stage * 8, slot.parity);
-    copy_weights(unit, slot.stage);
-    copy_x(unit, slot.stage);
-    slot.Advance(args.stages);
+    ArriveExpecting(barrier, Rings::kFilled);
+    TensorCopyUnitsOnce(to, maps.codes, unit, tile16, barrier, once);
+    TensorCopyOnce(to + Rings::kScalesAt, maps.scales, unit * Unit::kScalesPerUnit * kUnitRows,
+                   tile16, barrier, once);
+    if constexpr (Unit::kZeroBytes > 0) {
+      TensorCopyOnce(to + Rings::kZerosAt, maps.zero_points, unit * Unit::kZeroBytes, tile16,
+                     barrier, once);
+    }
+    slot.Advance(Rings::kStages);
+  }
+}
+
+// The thread that fills the ring of x.
+template <class Unit, class Shape>
+__device__ inline void ProduceClusterX(const WgmmaArgs& args, const WgmmaMaps& maps,
+                                       const WgmmaClusterWork& work, uint32_t ring, uint32_t full,
+                                       uint32_t empty) {
+  using Rings = WgmmaClusterRings<Unit, Shape>;
+  const int32_t row = work.tile % args.column_tiles * Shape::kColumns;
+  WgmmaSlot slot;
+  slot.parity = 1;
+  WaitForDependencies();
+  for (int32_t unit = work.first; unit < work.end; ++unit) {
+    const uint32_t barrier = full + slot.stage * 8;
+    WaitBarrier(empty + slot.stage * 8, slot.parity);
+    ArriveExpecting(barrier, Rings::kXBytes);
+    TensorCopyUnits(ring + slot.stage * Rings::kXBytes, maps.x, row, unit * 2, barrier);
+    slot.Advance(Rings::kXStages);
   }
 }
 
@@ -98,44 +176,58 @@ __device__ inline void StoreFragment(const WeightView& w, const WgmmaArgs& args,
   }
 }
 
-// Sums of the splits and blocks, 4 of a thread at a time, of which each block finishes every other
-// 4 of all threads.
-template <class Out, class Shape>
-__device__ inline void FinishTile(const WeightView& w, const WgmmaArgs& args, int32_t tile,
-                                  uint32_t partials, uint32_t rank) {
-  constexpr int kOfSplit = Shape::kMultiplying / Shape::kSplits * Shape::kVectors;
-  constexpr int kParts = Shape::kSplits * Shape::kBlocks;
-  const int32_t first_n = tile / args.column_tiles * Shape::kRows;
-  const int32_t first_row = tile % args.column_tiles * Shape::kColumns;
-  for (int item = static_cast<int>(rank) * Shape::kMultiplying + threadIdx.x; item < kOfSplit;
-       item += Shape::kMultiplying * Shape::kBlocks) {
-    float4 parts[kParts];
+// How the sums of a tile, 4 of a thread and a warpgroup's at a time, are finished: each block has
+// half of these items, a thread kSteps of them.
+template <class Shape>
+struct WgmmaClusterItems {
+  static constexpr int kAll = Shape::kMultiplying / Shape::kSplits * Shape::kVectors;
+  static constexpr int kOwn = kAll / 2;
+  static constexpr int kSteps = (kOwn + Shape::kMultiplying - 1) / Shape::kMultiplying;
+
+  // Runs each(step, index among a block's items) for those of this thread.
+  template <class Each>
+  __device__ static void ForOwn(Each each) {
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const uint32_t there = SharedOf(partials, i / Shape::kSplits);
-      parts[i] = LoadCluster4Floats(there + (i % Shape::kSplits * kOfSplit + item) * 16);
+    for (int step = 0; step < kSteps; ++step) {
+      const int at = step * Shape::kMultiplying + static_cast<int>(threadIdx.x);
+      if (kOwn % Shape::kMultiplying == 0 || at < kOwn) each(step, at);
     }
-    float4 sum = parts[0];
-#pragma unroll
-    for (int i = 1; i < kParts; ++i) {
-      sum.x = __fadd_rn(sum.x, parts[i].x);
-      sum.y = __fadd_rn(sum.y, parts[i].y);
-      sum.z = __fadd_rn(sum.z, parts[i].z);
-      sum.w = __fadd_rn(sum.w, parts[i].w);
-    }
-    const int thread = item % 128;
-    const int vector = item / 128 % Shape::kVectors;
-    const int group = item / 128 / Shape::kVectors;
-    const int32_t n = first_n + group * kWgmmaRows + thread / 32 * kUnitRows + thread % 32 / 4;
-    StoreFragment<Out>(w, args, sum, n, first_row + vector * 8 + thread % 4 * 2);
   }
+};
+
+// a + b
+__device__ inline float4 Added(float4 a, float4 b) {
+  return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z),
+                     __fadd_rn(a.w, b.w));
 }
 
-// partials: shared memory for the sums of all threads; all stages of the ring have been used.
+// The block's items to y.
+template <class Out, class Shape>
+__device__ inline void StoreItems(const WeightView& w, const WgmmaArgs& args, int32_t tile,
+                                  const float4 (&sums)[WgmmaClusterItems<Shape>::kSteps],
+                                  int32_t first_item) {
+  const int32_t first_n = tile / args.column_tiles * Shape::kRows;
+  const int32_t first_row = tile % args.column_tiles * Shape::kColumns;
+  WgmmaClusterItems<Shape>::ForOwn([&](int step, int at) {
+    const int item = first_item + at;
+    const int vector = item / 128 % Shape::kVectors;
+    const int group = item / 128 / Shape::kVectors;
+    const int32_t n = first_n + group * kWgmmaRows + item % 128 / 32 * kUnitRows + item % 32 / 4;
+    StoreFragment<Out>(w, args, sums[step], n, first_row + vector * 8 + item % 4 * 2);
+  });
+}
+
+// partials: shared memory for the sums of all threads; all stages of the rings have been used. The
+// inbox of the other block is open after AwaitCluster.
 template <class Shape>
 __device__ inline void AddInCluster(const WeightView& w, const WgmmaArgs& args, int32_t tile,
-                                    const float (&sums)[Shape::kColumns / 2], uint32_t partials) {
-  asm volatile("bar.sync 1, %0;" ::"n"(Shape::kMultiplying) : "memory");
+                                    const float (&sums)[Shape::kColumns / 2], uint32_t partials,
+                                    uint32_t inbox, uint32_t inbox_barrier) {
+  using Items = WgmmaClusterItems<Shape>;
+  const auto all_threads = [] {
+    asm volatile("bar.sync 1, %0;" ::"n"(Shape::kMultiplying) : "memory");
+  };
+  all_threads();
   constexpr int kOfGroup = Shape::kVectors * 128;
   const uint32_t to = partials + (threadIdx.x / 128 * kOfGroup + threadIdx.x % 128) * 16;
 #pragma unroll
@@ -143,20 +235,40 @@ __device__ inline void AddInCluster(const WeightView& w, const WgmmaArgs& args, 
     StoreShared4Floats(to + i * 128 * 16,
                        make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
   }
-  SyncCluster();
-  const uint32_t rank = RankInCluster();
+  all_threads();
+  const auto sum_of = [&](int item) {
+    float4 parts[Shape::kSplits];
+#pragma unroll
+    for (int i = 0; i < Shape::kSplits; ++i) {
+      parts[i] = LoadShared4Floats(partials + (i * Items::kAll + item) * 16);
+    }
+    float4 sum = parts[0];
+#pragma unroll
+    for (int i = 1; i < Shape::kSplits; ++i) sum = Added(sum, parts[i]);
+    return sum;
+  };
+  const auto rank = static_cast<int>(RankInCluster());
+  const uint32_t other_inbox = SharedOf(inbox, rank ^ 1);
+  const uint32_t other_barrier = SharedOf(inbox_barrier, rank ^ 1);
+  AwaitCluster();
+  Items::ForOwn([&](int, int at) {
+    PushFloats(other_inbox + at * 16, sum_of((1 - rank) * Items::kOwn + at), other_barrier);
+  });
+  float4 own[Items::kSteps];
+  Items::ForOwn([&](int step, int at) { own[step] = sum_of(rank * Items::kOwn + at); });
+  AwaitPushed(inbox_barrier);
+  Items::ForOwn(
+      [&](int step, int at) { own[step] = Added(own[step], LoadShared4Floats(inbox + at * 16)); });
   switch (args.y_type) {
     case Element::kBF16:
-      FinishTile<__nv_bfloat16, Shape>(w, args, tile, partials, rank);
+      StoreItems<__nv_bfloat16, Shape>(w, args, tile, own, rank * Items::kOwn);
       break;
     case Element::kF16:
-      FinishTile<__half, Shape>(w, args, tile, partials, rank);
+      StoreItems<__half, Shape>(w, args, tile, own, rank * Items::kOwn);
       break;
     default:
-      FinishTile<float, Shape>(w, args, tile, partials, rank);
+      StoreItems<float, Shape>(w, args, tile, own, rank * Items::kOwn);
   }
-  __syncwarp();
-  WaitForCluster();  // the other block may still read these
 }
 
 template <class Pairs, class Unit, class Shape>
@@ -164,35 +276,55 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     WgmmaClusterKernel(const __grid_constant__ WeightView w, const __grid_constant__ WgmmaArgs args,
                        const __grid_constant__ WgmmaMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Stage = WgmmaStage<Unit, Shape>;
+  using Rings = WgmmaClusterRings<Unit, Shape>;
   constexpr int kColumns = Shape::kColumns;
   constexpr int kScales = Unit::kScalesPerUnit;
   constexpr int kParts = kScales > 2 || Shape::kSmallParts ? 4 : 2;  // of a unit, in turn
   constexpr int kBlocks = 4 / kParts;                                // of 32 inputs in a part
   extern __shared__ __align__(1024) uint32_t shared_words[];
-  __shared__ WgmmaBarriers barriers;
+  __shared__ WgmmaClusterBarriers barriers;
+  static_assert(sizeof(barriers) + kClusterSharedBytes <= 227 * 1024);
   const uint32_t full = SharedAddress(barriers.full);
   const uint32_t empty = SharedAddress(barriers.empty);
-  const uint32_t ring = (SharedAddress(shared_words) + Unit::kTableBytes + kWgmmaAlign - 1) /
-                        kWgmmaAlign * kWgmmaAlign;
+  const uint32_t x_full = SharedAddress(barriers.x_full);
+  const uint32_t x_empty = SharedAddress(barriers.x_empty);
+  const uint32_t inbox_barrier = SharedAddress(&barriers.inbox);
+  const uint32_t x_ring = (SharedAddress(shared_words) + Unit::kTableBytes + kWgmmaAlign - 1) /
+                          kWgmmaAlign * kWgmmaAlign;
+  const uint32_t ring = x_ring + Rings::kWeightsAt;
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
-    for (int stage = 0; stage < args.stages; ++stage) {
+    PrefetchMap(maps.codes);
+    PrefetchMap(maps.scales);
+    PrefetchMap(maps.x);
+    for (int stage = 0; stage < Rings::kStages; ++stage) {
       InitBarrier(full + stage * 8, 1);
       InitBarrier(empty + stage * 8, Shape::kTiles);
     }
+    for (int stage = 0; stage < Rings::kXStages; ++stage) {
+      InitBarrier(x_full + stage * 8, 1);
+      InitBarrier(x_empty + stage * 8, Shape::kTiles);
+    }
+    InitBarrier(inbox_barrier, 1);
+    ArriveExpecting(inbox_barrier, Shape::kInboxBytes);
     FenceBarrierInit();
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
   __syncthreads();
+  if constexpr (!Rings::kLateInbox) ArriveCluster<false>();
   const auto work = WgmmaClusterWork::Of<Shape>(w.units);
   if (warp >= Shape::kGroups * 4) {
     ReleaseRegisters<Shape::kProducerRegisters>();
-    if (threadIdx.x == Shape::kMultiplying) {
-      ProduceClusterStages<Unit, Shape>(args, maps, work, ring, full, empty);
+    if (warp == Shape::kGroups * 4 && lane == 0) {
+      ProduceClusterWeights<Unit, Shape>(args, maps, work, ring, full, empty);
     }
+    if (warp == Shape::kGroups * 4 + 1 && lane == 0) {
+      ProduceClusterX<Unit, Shape>(args, maps, work, x_ring, x_full, x_empty);
+    }
+    __syncwarp();
+    if constexpr (!Rings::kLateInbox) AwaitCluster();
     return;
   }
   TakeRegisters<Shape::kRegisters>();
@@ -200,26 +332,25 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 
   const int tile16 = warp % Shape::kTiles;
   const int split = warp / Shape::kTiles;
-  const uint32_t codes_at =
-      ring + Stage::kCodesAt + tile16 * Unit::kCodeBytes + Unit::CodesOffset(lane);
+  const uint32_t codes_at = ring + tile16 * Unit::kCodeBytes + Unit::CodesOffset(lane);
   const uint32_t scales_at =
-      ring + Stage::kScalesAt + tile16 * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes;
-  const uint32_t zeros_at = ring + Stage::kZerosAt + tile16 * Unit::kZeroBytes + lane / 4 * 2;
-  const int stages = Kept(args.stages);
-  const auto give_back = [&](int stage) {
+      ring + Rings::kScalesAt + tile16 * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes;
+  const uint32_t zeros_at = ring + Rings::kZerosAt + tile16 * Unit::kZeroBytes + lane / 4 * 2;
+  const auto give_back = [&](uint32_t barrier) {
     __syncwarp();
-    if (lane == 0) Arrive(empty + stage * 8);
+    if (lane == 0) Arrive(barrier);
   };
-  WgmmaSlot slot;
-  slot.stage = split;
+  WgmmaSlot slot;  // of weights
+  WgmmaSlot x_slot;
+  slot.stage = x_slot.stage = split;
   float sums[kColumns / 2] = {};
   float totals[Shape::kScaled ? 1 : kColumns / 2] = {};
   uint32_t a[2][kBlocks * 2][4];
   float2 scale = {};  // of the sums
-  int before = -1;    // the stage that they are of
+  int before = -1;    // the stage of x that they are of
   for (int32_t unit = work.first + split; unit < work.end; unit += Shape::kSplits) {
-    const uint32_t offset = slot.stage * Stage::kBytes;
-    const uint64_t x = SwizzledOperand(OfWarp(ring + offset));
+    const uint32_t offset = slot.stage * Rings::kBytes;
+    const uint64_t x = SwizzledOperand(OfWarp(x_ring + x_slot.stage * Rings::kXBytes));
     WaitBarrier(full + slot.stage * 8, slot.parity);
     Unit now;
     now.Load(codes_at + offset, scales_at + offset, zeros_at + offset);
@@ -228,10 +359,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       constexpr int kSteps = kBlocks * 2;
 #pragma unroll 1
       for (int half = 0; half < 2; ++half) {
-        const uint64_t x_half = x + half * (Stage::kHalfBytes >> 4);
+        const uint64_t x_half = x + half * (Rings::kXHalfBytes >> 4);
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now, part, a[part]);
+          if (part == 0 && half == 0) WaitBarrier(x_full + x_slot.stage * 8, x_slot.parity);
           HoldRegisters(sums);
           HoldRegisters(a[part]);
           WgmmaFence();
@@ -242,10 +374,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           WgmmaCommit();
           WgmmaWait<1>();
           HoldRegisters(a[1 - part]);
-          if (part == 0 && half == 0 && before >= 0) give_back(before);
+          if (part == 0 && half == 0 && before >= 0) give_back(x_empty + before * 8);
         }
         if (half == 0) now.NextHalf();
       }
+      give_back(empty + slot.stage * 8);
     } else {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
@@ -256,17 +389,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           WgmmaWait<0>();
           HoldRegisters(sums);
           HoldRegisters(a[(part + 1) % 2]);
-          if (part == 0) give_back(before);
+          if (part == 0) give_back(x_empty + before * 8);
           AddScaled(totals, sums, scale);
         }
         HoldRegisters(sums);
         HoldRegisters(fragments);
+        if (part == 0) WaitBarrier(x_full + x_slot.stage * 8, x_slot.parity);
+        if (part == kParts - 1) give_back(empty + slot.stage * 8);
         WgmmaFence();
 #pragma unroll
         for (int i = 0; i < kBlocks * 2; ++i) {
           const int at = part * kBlocks * 2 + i;  // of 16 inputs
           Wgmma(Pairs{}, sums, fragments[i],
-                x + at / 4 * (Stage::kHalfBytes >> 4) + at % 4 * kSwizzledStep,
+                x + at / 4 * (Rings::kXHalfBytes >> 4) + at % 4 * kSwizzledStep,
                 starts && i == 0 ? 0 : 1);
         }
         WgmmaCommit();
@@ -275,16 +410,20 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         scale = now.Scale(w, part * kScales / kParts);
       }
     }
-    before = slot.stage;
-    slot.AdvanceBy(Shape::kSplits, stages);
+    before = x_slot.stage;
+    slot.AdvanceBy(Shape::kSplits, Rings::kStages);
+    x_slot.AdvanceBy(Shape::kSplits, Rings::kXStages);
   }
   WgmmaWait<0>();
   HoldRegisters(sums);
+  // The last stages, which nobody fills again, are not given back.
+  if constexpr (Rings::kLateInbox) ArriveCluster<true>();
+  const uint32_t inbox = x_ring + static_cast<uint32_t>(Rings::kInboxAt);
   if constexpr (!Shape::kScaled) {
     AddScaled(totals, sums, scale);
-    AddInCluster<Shape>(w, args, work.tile, totals, ring);
+    AddInCluster<Shape>(w, args, work.tile, totals, x_ring, inbox, inbox_barrier);
   } else {
-    AddInCluster<Shape>(w, args, work.tile, sums, ring);
+    AddInCluster<Shape>(w, args, work.tile, sums, x_ring, inbox, inbox_barrier);
   }
 #endif
 }

@@ -15,23 +15,20 @@ struct Cost {
 };
 
 // As measured on an H200, INT4 g128: 4096, 6144 and 8192 outputs, 4096, 14336 and 28672 inputs, 16
-// to 512 rows of BF16 (kernels/README.md). NF4 takes a tenth more either way. Two costs follow from
-// what the tensor cores take: of pairs of 256 outputs and at most 64 rows, and of F16 past these,
-// whose shared tiles have 128 outputs.
+// to 512 rows of BF16 (kernels/README.md). NF4 takes a tenth more either way. Other costs follow
+// from these and from what the tensor cores take: of pairs of 128 outputs and 16 rows, of 256 and
+// at most 64, and of F16 past these, whose shared tiles have 128 outputs.
 Cost SharedCost(int columns, int groups) {
   if (columns <= 32) return {0.75, 9};
   if (columns == 64) return {1.0, 10.6};
-  return groups == 2 ? Cost{0.9, 13} : Cost{1.6, 13};
+  return groups == 2 ? Cost{0.9, 13} : Cost{1.7, 12};
 }
 Cost PairCost(int columns, int outputs) {
-  switch (outputs) {
-    case 64:
-      return columns <= 32 ? Cost{0.36, 3} : columns == 64 ? Cost{0.36, 4} : Cost{0.43, 5};
-    case 128:
-      return columns <= 32 ? Cost{0.44, 3} : columns == 64 ? Cost{0.57, 4} : Cost{0.9, 4};
-    default:
-      return columns <= 32 ? Cost{0.85, 3} : columns == 64 ? Cost{1.1, 4} : Cost{1.4, 7};
-  }
+  constexpr Cost kOf64[] = {{0.19, 3}, {0.21, 3.2}, {0.26, 3.4}, {0.36, 4.6}};
+  constexpr Cost kOf128[] = {{0.34, 3}, {0.37, 3}, {0.48, 3.3}, {0.88, 2.4}};
+  constexpr Cost kOf256[] = {{0.8, 3}, {0.85, 3}, {1.1, 4}, {1.4, 7}};
+  const int row = columns == 16 ? 0 : columns == 32 ? 1 : columns == 64 ? 2 : 3;
+  return outputs == 64 ? kOf64[row] : outputs == 128 ? kOf128[row] : kOf256[row];
 }
 
 }  // namespace

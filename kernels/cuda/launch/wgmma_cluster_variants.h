@@ -3,7 +3,6 @@
 #ifndef NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_VARIANTS_H_
 #define NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_VARIANTS_H_
 
-#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/device/gemm_wgmma_cluster.cuh"
@@ -11,9 +10,6 @@
 #include "kernels/cuda/launch/wgmma_variants.h"
 
 namespace nibble::cuda {
-
-// Warpgroups that share outputs hold one stage each.
-constexpr int ClusterStages(int splits) { return splits == 1 ? kWgmmaStages : splits == 2 ? 6 : 8; }
 
 // Both halves of a unit's inputs of `columns` rows of x in one box.
 inline cudaError_t EncodeClusterX(const WeightView& view, const WgmmaLaunch& launch, int columns,
@@ -36,20 +32,13 @@ inline cudaError_t EncodeClusterX(const WeightView& view, const WgmmaLaunch& lau
 template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchCluster(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                           cudaStream_t stream) {
-  constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
-  constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign;
-  constexpr int kStages =
-      std::min(ClusterStages(Shape::kSplits), (kWgmmaSharedBytes - kBefore) / kStageBytes);
-  static_assert(kStages > Shape::kSplits, "a ring of a stage for each warpgroup and one more");
-  static_assert(kStages <= kWgmmaMaxStages);
+  constexpr int kSharedBytes = WgmmaClusterRings<Unit, Shape>::kSharedBytes;
+  static_assert(kSharedBytes <= kWgmmaSharedBytes);
   WgmmaMaps maps;
   cudaError_t error = EncodeClusterX(view, launch, Shape::kColumns, maps.x);
   if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
   if (error != cudaSuccess) return error;
-  WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
-  args.stages = kStages;
-  // The sums lie where the ring was.
-  constexpr int kSharedBytes = kBefore + std::max(kStages * kStageBytes, Shape::kSumsBytes);
+  const WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
   const auto kernel = WgmmaClusterKernel<Pairs, Unit, Shape>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;

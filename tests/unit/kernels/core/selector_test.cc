@@ -144,17 +144,20 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   long_int4.k = 8192;
   const WeightSpec nf4 = Spec(Format::kNF4, 16384, 4096);
   device.compute_capability = 90;
-  EXPECT_EQ(kernel(int4, 16), "cuda_gemv");
-  EXPECT_EQ(kernel(int4, 17), "cuda_wgmma");
+  EXPECT_EQ(kernel(int4, 8), "cuda_gemv");
+  EXPECT_EQ(kernel(int4, 9), "cuda_wgmma");
   EXPECT_EQ(kernel(int4, 1024), "cuda_wgmma");
   EXPECT_EQ(kernel(int4, 1025), "cuda_gemm");
   EXPECT_EQ(kernel(nf4, 8), "cuda_gemv");
   EXPECT_EQ(kernel(nf4, 9), "cuda_wgmma");
-  EXPECT_EQ(kernel(long_int4, 16), "cuda_gemv");
-  EXPECT_EQ(kernel(long_int4, 17), "cuda_wgmma");
-  long_int4.n = 4097;
+  EXPECT_EQ(kernel(long_int4, 8), "cuda_gemv");
   EXPECT_EQ(kernel(long_int4, 9), "cuda_wgmma");
+  // More outputs than 66 pairs of blocks take at once.
   WeightSpec wide_int4 = int4;
+  wide_int4.n = 8448;
+  EXPECT_EQ(kernel(wide_int4, 9), "cuda_wgmma");
+  wide_int4.n = 8449;
+  EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
   wide_int4.n = 28672;
   EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
   EXPECT_EQ(kernel(wide_int4, 65537), "cuda_wgmma");
@@ -165,6 +168,7 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   long_nf4.k = 8192;
   EXPECT_EQ(kernel(long_nf4, 9), "cuda_wgmma");
   WeightSpec fp8 = Spec(Format::kFP8, 4096, 4096);
+  EXPECT_EQ(kernel(fp8, 16), "cuda_gemv");
   EXPECT_EQ(kernel(fp8, 17), "cuda_wgmma");
   fp8.scale_layout = ScaleLayout::kBlock;
   EXPECT_EQ(kernel(fp8, 17), "cuda_mma");
