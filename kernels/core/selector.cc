@@ -48,8 +48,7 @@ bool IsFastForSixteenRows(const Problem& problem) {
   const WeightSpec& spec = problem.weight;
   const bool paired = spec.format != Format::kFP8 && spec.n <= kPairedOutputs &&
                       core::CudaKernelFits(problem, "cuda_wgmma", 90);
-  const bool quick =
-      spec.format == Format::kInt4 && !spec.has_zero_points && core::ScalesPerUnit(spec) == 1;
+  const bool quick = spec.format == Format::kInt4 && core::ScalesPerUnit(spec) == 1;
   return spec.k <= kFewInputs && !paired && (quick || spec.n < kManyOutputs);
 }
 
@@ -76,18 +75,18 @@ constexpr Entry kCpuTable[] = {
 
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. On Hopper
-// wgmma is faster past 8 rows (H200, 16 rows: 4096x4096 6.0 us against 7.5, 4096x14336 13.7 against
-// 18.3; INT4 with zero points 28672x4096 24.1 against 24.6) but for some weights of many outputs
-// and few inputs (INT4 without zero points 28672x4096 22.9 against 23.1), until decoding the weight
-// once for cuBLASLt costs little beside it (1024 rows: 28672x4096 311 us against 429, 4096x4096 49
-// against 61; 4096 rows: 28672x4096 1455 against 1515, 57344x8192 5603 against 6188, but 4096x4096
-// 222 against 212). Elsewhere the table counts only where the peaks are not known. FP8 codes on
-// both sides go to cuBLASLt past 32 rows (28672x4096, 32 rows: 33.9 us against 38.7), with scales
-// of blocks past 16 (40.0 against 37.6), and to our own kernel where it cannot take their scales.
-// What wgmma does not take on Hopper, blocks of FP8 and scales of F32 with 16-bit x, cuda_mma
-// multiplies until decoding pays (FP8 blocks 28672x4096: 16 rows 46 us against 63 of the GEMV, 128
-// rows 146 against 159 of cuda_gemm, 512 504 against 241). A row whose kernel does not fit the
-// problem (CudaKernelFits) is passed over; the last one fits every problem.
+// wgmma is faster past 8 rows (H200, 16 rows: 4096x4096 6.0 us against 6.8, 4096x14336 13.7 against
+// 16.8; NF4 28672x4096 23.9 against 26.3) but for INT4 of many outputs and few inputs (28672x4096
+// 21.5 against 23.1, with zero points 23.0 against 24.1), until decoding the weight once for
+// cuBLASLt costs little beside it (1024 rows: 28672x4096 311 us against 429, 4096x4096 49 against
+// 61; 4096 rows: 28672x4096 1455 against 1515, 57344x8192 5603 against 6188, but 4096x4096 222
+// against 212). Elsewhere the table counts only where the peaks are not known. FP8 codes on both
+// sides go to cuBLASLt past 32 rows (28672x4096, 32 rows: 33.9 us against 38.7), with scales of
+// blocks past 16 (40.0 against 37.6), and to our own kernel where it cannot take their scales. What
+// wgmma does not take on Hopper, blocks of FP8 and scales of F32 with 16-bit x, cuda_mma multiplies
+// until decoding pays (FP8 blocks 28672x4096: 16 rows 46 us against 63 of the GEMV, 128 rows 146
+// against 159 of cuda_gemm, 512 504 against 241). A row whose kernel does not fit the problem
+// (CudaKernelFits) is passed over; the last one fits every problem.
 constexpr Entry kCudaTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv", 8, 32, 128, 1}},
     {Op::kMatmul, 16, {"cuda_fp8_gemm", 16, 128, 128, 1}},

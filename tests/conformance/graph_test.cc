@@ -85,6 +85,25 @@ TEST_P(GraphTest, RowOpsReplay) {
   }
 }
 
+// On the kernels for few rows, whose blocks share x: more tiles than blocks, an odd number of them.
+TEST_P(GraphTest, FewRowsOfManyOutputsReplay) {
+  runner_.set_batch_invariant(true);
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "nf4_nested" && variant.name != "int4_group_32_zp") continue;
+    for (const int64_t k : {512, 4352}) {
+      SCOPED_TRACE(k);
+      const auto weight = runner_.Upload(RandomWeight(variant.SpecOf(4300, k), 11));
+      for (const int64_t m : {1, 9, 16}) {
+        const MatmulInput input{.x = RandomActivations(DType::kBF16, m, k, 12)};
+        runner_.set_replay(true);
+        const HostMatrix replayed = runner_.Matmul(*weight, input, DType::kF32);
+        runner_.set_replay(false);
+        EXPECT_EQ(replayed, runner_.Matmul(*weight, input, DType::kF32)) << m;
+      }
+    }
+  }
+}
+
 TEST_P(GraphTest, QuantizedActivationsReplay) {
   for (const Variant& variant : Fp8Variants()) {
     SCOPED_TRACE(variant.name);

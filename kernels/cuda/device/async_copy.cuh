@@ -212,6 +212,11 @@ __device__ inline void ArriveCluster() {
 __device__ inline void AwaitCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// Both; what all wrote to shared memory before is seen.
+__device__ inline void SyncCluster() {
+  ArriveCluster<true>();
+  AwaitCluster();
+}
 __device__ inline uint32_t RankInCluster() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -258,6 +263,36 @@ __device__ inline void StoreShared4Floats(uint32_t to, float4 v) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z),
                "f"(v.w)
                : "memory");
+}
+
+// On a barrier of any block of the cluster (SharedOf).
+__device__ inline void ArriveInCluster(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
+// WaitBarrier where other blocks of the cluster arrive.
+__device__ inline void WaitBarrierOfCluster(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
+}
+// BulkCopy to the same place in every block of `mask`, telling the barrier at the same place there.
+__device__ inline void BulkCopyToCluster(uint32_t to_shared, const void* from, uint32_t bytes,
+                                         uint32_t barrier, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(mask)
+      : "memory");
 }
 
 }  // namespace nibble::cuda

@@ -147,7 +147,8 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   if constexpr (Shape::kOwnFirst) {
     if (warp < Shape::kWarps) CopyOwnFirst<Unit, Shape>(ring, warp, lane);
   }
-  if (warp < Shape::kWarps) Unit::FillTable(w, shared_words, Shape::kWarps * 32);
+  static_assert(Unit::kTableBytes == 0 || Shape::kWarps == 16);
+  if (warp < Shape::kWarps) FillTableByWarps<Pairs, Unit>(w, shared_words, warp, lane);
   WaitForDependencies();
   using Held = Fragments<typename Unit::Inputs, kColumns>;
   Held x[Shape::kHeldX ? Shape::kHeld : 1];

@@ -66,21 +66,6 @@ struct SlotsArgs {
   int32_t buffer_floats = 0;  // from one buffer to the other
 };
 
-// Every pair of codes, the low one the warp, by as many warps as there are codes.
-template <class Pairs, class Unit>
-__device__ inline void FillSlotsTable(const WeightView& w, uint32_t* table, int warp, int lane) {
-  if constexpr (Unit::kTableBytes > 0) {
-    static_assert(kSlotsWarps == 16);
-    constexpr int kPitch = Unit::kTableBytes / 256 / 4;
-    const float low = w.table[warp];
-    uint32_t* to = table + warp * kPitch + lane;
-#pragma unroll
-    for (int high = 0; high < 16; ++high) {
-      to[high * 16 * kPitch] = Pairs::Pair(low, w.table[high]);
-    }
-  }
-}
-
 // A warp's slots, what it fills them with, and where its sums go.
 template <class Unit, class Shape>
 struct Slots {
@@ -158,10 +143,44 @@ struct Slots {
     fill_tile += gridDim.x;
     FindPart();
   }
+  // Before the first round.
+  __device__ void FillAll() {
+#pragma unroll
+    for (int ahead = 0; ahead < Shape::kRoundsAhead; ++ahead) {
+#pragma unroll
+      for (int part = 0; part < Shape::kTiles; ++part) {
+        if (Filling()) Fill(part, 0, own + (ahead * Shape::kTiles + part) * Slot::kBytes);
+        EndAsyncCopyGroup();
+      }
+      NextRound();
+      NextTile();
+    }
+  }
   __device__ void Load(uint32_t slot, Unit& unit) const {
     const uint32_t start = slot - lane * 16;
     unit.Load(slot, start + Slot::kScalesAt + lane / 4 * Unit::kRowScaleBytes,
               start + Slot::kZerosAt + lane / 4 * 2);
+  }
+  // A round of every tile, from `slot` on: moves `slot` on and fills again what it frees.
+  template <class Pairs, int kColumns>
+  __device__ void Multiply(const uint32_t* table,
+                           const Fragments<typename Unit::Inputs, kColumns>& x, uint32_t& slot,
+                           float (&sums)[Shape::kTiles][1][kColumns][4]) {
+#pragma unroll
+    for (int part = 0; part < Shape::kTiles; ++part) {
+      WaitForAsyncCopies<Shape::kSlots - 1>();
+      __syncwarp();
+      Unit unit[1];
+      Load(slot, unit[0]);
+      __syncwarp();
+      if (Filling()) Fill(part, 0, slot);
+      EndAsyncCopyGroup();
+      slot += Slot::kBytes;
+      MultiplyUnits<Pairs, Unit, kColumns, 1, 1>(w, table, unit, x, sums[part]);
+    }
+    if (slot == own + Shape::kSlots * Slot::kBytes) slot = own;
+    NextRound();
+    NextTile();
   }
 
   __device__ void StoreSums(const float (&sums)[Shape::kTiles][1][Shape::kColumns][4],
@@ -203,6 +222,17 @@ struct Slots {
       static_cast<float*>(args.y)[at] = sum;
     }
   }
+  // All elements of a tile, by all multiplying warps; `turn`: tiles of the block before this one.
+  // A thread's place in the tile moves on with every tile.
+  __device__ void StoreTile(uint32_t from, int pitch, int tile, int turn) const {
+    const int place = static_cast<int>((threadIdx.x + turn * 32) % kSlotsThreads);
+    for (int index = place; index < Shape::kRows * args.m; index += kSlotsThreads) {
+      const int row = index / Shape::kRows;
+      const int output = index % Shape::kRows;
+      const int n = tile * Shape::kRows + output;
+      if (n < w.n) Store(from + (row * Shape::kPartialPitch + output) * 4, pitch, row, n);
+    }
+  }
 };
 
 // kReload: a warp's units are more than kHeld, and their x is loaded again, kHeld rounds ahead.
@@ -224,19 +254,9 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     InitBarrier(SharedAddress(barriers), kSlotsWarps);
     InitBarrier(SharedAddress(barriers + 1), kSlotsWarps);
   }
-#pragma unroll
-  for (int ahead = 0; ahead < Shape::kRoundsAhead; ++ahead) {
-#pragma unroll
-    for (int part = 0; part < kTiles; ++part) {
-      if (slots.Filling()) {
-        slots.Fill(part, 0, slots.own + (ahead * kTiles + part) * Slot::kBytes);
-      }
-      EndAsyncCopyGroup();
-    }
-    slots.NextRound();
-    slots.NextTile();
-  }
-  FillSlotsTable<Pairs, Unit>(w, shared_words, slots.warp, slots.lane);
+  slots.FillAll();
+  static_assert(kSlotsWarps == 16);
+  FillTableByWarps<Pairs, Unit>(w, shared_words, slots.warp, slots.lane);
   const int lane = slots.lane;
   const int rounds = slots.rounds;
   WaitForDependencies();
@@ -250,42 +270,18 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   float* partials =
       reinterpret_cast<float*>(reinterpret_cast<char*>(shared_words) + places.partials_at);
   int turn = 0;  // tiles of this block that are done
-  // The sums of the tile before: the other warps had time to store theirs. Of a tile's outputs a
-  // thread's place moves on with every tile.
+  // The sums of the tile before: the other warps had time to store theirs.
   const auto reduce = [&](int tile) {
     const int before = turn - 1;
     const uint32_t buffer =
         SharedAddress(shared_words) + places.partials_at + (before & 1) * places.buffer_floats * 4;
     WaitBarrier(SharedAddress(barriers) + (before & 1) * 8, (before >> 1) & 1);
-    const int place = static_cast<int>((threadIdx.x + before * 32) % kSlotsThreads);
-    for (int index = place; index < Shape::kRows * args.m; index += kSlotsThreads) {
-      const int row = index / Shape::kRows;
-      const int output = index % Shape::kRows;
-      const int n = tile * Shape::kRows + output;
-      if (n >= w.n) continue;
-      slots.Store(buffer + (row * Shape::kPartialPitch + output) * 4, places.warp_floats * 4, row,
-                  n);
-    }
+    slots.StoreTile(buffer, places.warp_floats * 4, tile, before);
   };
   uint32_t slot = slots.own;
-  const uint32_t slots_end = slots.own + Shape::kSlots * Slot::kBytes;
   float sums[kTiles][1][kColumns][4];
   const auto multiply = [&](const auto& x_of_round) {
-#pragma unroll
-    for (int part = 0; part < kTiles; ++part) {
-      WaitForAsyncCopies<Shape::kSlots - 1>();
-      __syncwarp();
-      Unit unit[1];
-      slots.Load(slot, unit[0]);
-      __syncwarp();
-      if (slots.Filling()) slots.Fill(part, 0, slot);
-      EndAsyncCopyGroup();
-      slot += Slot::kBytes;
-      MultiplyUnits<Pairs, Unit, kColumns, 1, 1>(w, shared_words, unit, x_of_round, sums[part]);
-    }
-    if (slot == slots_end) slot = slots.own;
-    slots.NextRound();
-    slots.NextTile();
+    slots.template Multiply<Pairs>(shared_words, x_of_round, slot, sums);
   };
   int tile = blockIdx.x;
   for (; tile < slots.tiles; tile += gridDim.x) {

@@ -119,6 +119,21 @@ struct RingTableUnit {
   }
 };
 
+// A unit's table by 16 warps, each the pairs whose low code is its number: the other values, and
+// where their pairs lie, are constants of the instructions. Nothing for units without a table.
+template <class Pairs, class Unit>
+__device__ inline void FillTableByWarps(const WeightView& w, uint32_t* table, int warp, int lane) {
+  if constexpr (Unit::kTableBytes > 0) {
+    constexpr int kPitch = Unit::kTableBytes / 256 / 4;
+    const float low = w.table[warp];
+    uint32_t* to = table + warp * kPitch + lane;
+#pragma unroll
+    for (int high = 0; high < 16; ++high) {
+      to[high * 16 * kPitch] = Pairs::Pair(low, w.table[high]);
+    }
+  }
+}
+
 // FP8 with one scale a row, which multiplies the finished sum. Rows of a unit are 128 bytes in the
 // 128-byte swizzle: 16 bytes of row r lie at 16 * (their place ^ r % 8).
 template <class Pairs>
@@ -140,7 +155,6 @@ struct RingFp8Unit {
     const int row = lane % 16;
     return row * 128 + ((lane / 16) ^ (row % 8)) * 16;
   }
-  __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(uint32_t codes, uint32_t, uint32_t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = LoadSharedMatrices(codes ^ (i * 32));

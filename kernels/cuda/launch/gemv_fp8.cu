@@ -15,22 +15,26 @@ cudaError_t LaunchRows(const WeightView& view, const GemvArgs& args, const GemvL
     // 4096x14336, 16 rows: 28.8 against 32.9 with two tiles.
     return LaunchRing<Pairs, Unit, RingShape<2, 1, 16, 0, 2>>(view, args, launch, stream);
   }
-  if (!held) return LaunchRing<Pairs, Unit, RingShape<1, 2, 16, 0>>(view, args, launch, stream);
   constexpr int kPairRows = 2 * kUnitRows;
   const int64_t pairs = (int64_t{view.n} + kPairRows - 1) / kPairRows;
-  if (pairs <= launch.multiprocessors) {
-    // Both tiles of a block at once, in stages of four units: 4096x4096 6.42 and 8.25, of eight
-    // units 6.66 and 8.30.
-    return LaunchRing<Pairs, Unit, RingShape<1, 2, 16, 2, 1, 4, true>>(view, args, launch, stream);
+  const bool few = pairs <= launch.multiprocessors;
+  if (held) {
+    // 4096x4096 6.36 and 7.69 (longer ring 6.44 and 8.08, two tiles a block 6.73 and 8.40);
+    // 6144x4096 7.86 and 9.54 (shorter ring 8.12 and 9.62, two tiles 8.10 and 9.70).
+    constexpr int kLongRing = 96 * 1024;
+    return LaunchRing<Pairs, Unit, RingShape<1, 1, 16, 2, 1, 8, true>>(
+        view, args, launch, stream, few ? kRingBytes : kLongRing);
   }
-  if (pairs <= 2 * launch.multiprocessors) {
-    // Most of a block's weights ahead of x: 6144x4096 8.12 and 9.72 against 8.65 and 10.38.
-    constexpr int kLongRing = 128 * 1024;
-    return LaunchRing<Pairs, Unit, RingShape<1, 2, 16, 2, 1, 8, true>>(view, args, launch, stream,
+  if (!few) return LaunchRing<Pairs, Unit, RingShape<1, 2, 16, 0>>(view, args, launch, stream);
+  // 4096x14336, in a ring of kRingBytes and all by tensor map 16.84 and 18.56.
+  constexpr int kLongRing = 128 * 1024;
+  if (args.m == 1) {  // 15.59, of two tiles 16.14
+    return LaunchRing<Pairs, Unit, RingShape<1, 1, 16, 0, 1, 8, true>>(view, args, launch, stream,
                                                                        kLongRing);
   }
-  // 28672x4096 28.91 and 30.59 against 29.25 and 31.05 of two tiles.
-  return LaunchRing<Pairs, Unit, RingShape<1, 1, 16, 2, 1, 8, true>>(view, args, launch, stream);
+  // 8 rows 18.37, of one tile 21.21
+  return LaunchRing<Pairs, Unit, RingShape<1, 2, 16, 0, 1, 8, true>>(view, args, launch, stream,
+                                                                     kLongRing);
 }
 
 template <class Pairs>

@@ -3,7 +3,9 @@
 //   rows of x   K <= 4096                                        longer K
 //   1 to 8      GemvOnceKernel: INT4, a tile a multiprocessor    GemvSlotsKernel
 //               GemvRingKernel: all others
-//   9 to 16     GemvSlotsKernel                                  GemvSlotsKernel
+//   9 to 16     GemvSpreadHeldKernel: INT4                       GemvSpreadKernel
+//               GemvSlotsKernel: tables, beside which x of 16
+//               rows does not fit
 //
 // All of them divide K among 16 warps alike and add in one order: a row's bits are the same in
 // each.
@@ -18,24 +20,9 @@
 #include "kernels/cuda/launch/gemv.h"
 #include "kernels/cuda/launch/gemv_ring_variants.h"
 #include "kernels/cuda/launch/gemv_shared.h"
+#include "kernels/cuda/launch/gemv_spread_variants.h"
 
 namespace nibble::cuda {
-
-// Sets a kernel's limit, and as much shared memory as there is: a multiprocessor that changed its
-// share would have to run dry first.
-template <class Kernel>
-cudaError_t AllowAllShared(Kernel kernel) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBlockSharedBytes);
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                              cudaSharedmemCarveoutMaxShared);
-}
-
-template <class Shape>
-int SlotsTiles(const WeightView& view) {
-  return (view.n + Shape::kRows - 1) / Shape::kRows;
-}
 
 // At most kOnceRounds * kSlotsWarps units of K and a tile a multiprocessor.
 template <class Pairs, class Unit>
@@ -82,9 +69,14 @@ cudaError_t LaunchFourBitUnits(const WeightView& view, const GemvArgs& args,
   static_assert(kRingHeldUnits == kOnceRounds * kSlotsWarps);
   const bool one_tile = SlotsTiles<OnceShape>(view) <= launch.multiprocessors;
   if (args.m > 8) {
-    using Shape = SlotsShape<2, 2, 6, 2>;
-    return held ? LaunchSlots<Pairs, Unit, Shape, false>(view, args, launch, stream)
-                : LaunchSlots<Pairs, Unit, Shape, true>(view, args, launch, stream);
+    if (!held) {
+      return LaunchSpread<Pairs, Unit, SlotsShape<2, 2, 4, 1>>(view, args, launch, stream);
+    }
+    if constexpr (Unit::kTableBytes == 0) {
+      return LaunchSpreadHeld<Pairs, Unit, SlotsShape<2, 2, 4, 2>>(view, args, launch, stream);
+    } else {
+      return LaunchSlots<Pairs, Unit, SlotsShape<2, 2, 6, 2>, false>(view, args, launch, stream);
+    }
   }
   if (held) {
     if constexpr (Unit::kTableBytes == 0) {

@@ -162,6 +162,8 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
   EXPECT_EQ(kernel(wide_int4, 65537), "cuda_wgmma");
   wide_int4.has_zero_points = true;
+  EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
+  wide_int4.group_size = 64;
   EXPECT_EQ(kernel(wide_int4, 9), "cuda_wgmma");
   WeightSpec long_nf4 = nf4;
   long_nf4.n = 4096;
