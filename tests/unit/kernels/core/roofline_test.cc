@@ -86,6 +86,10 @@ TEST(Roofline, ChoosesForChipsThatWereNotMeasured) {
 
 TEST(Roofline, LeavesTheMeasuredChipToItsTable) {
   EXPECT_FALSE(SelectsByRoofline(H200()));
+  DeviceInfo busy = Chip(90, 132, 4.54, 1.7);
+  EXPECT_TRUE(SelectsByRoofline(busy));
+  busy.name = "NVIDIA H200";
+  EXPECT_FALSE(SelectsByRoofline(busy));
   EXPECT_FALSE(SelectsByRoofline(Chip(90, 132, 4.0, 700)));
   EXPECT_FALSE(SelectsByRoofline(Chip(80, 108, 0.0, 312)));
   EXPECT_FALSE(SelectsByRoofline(Chip(80, 108, 2.0, 0.0)));
