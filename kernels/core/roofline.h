@@ -18,6 +18,9 @@ double PredictMatmulMicroseconds(const Problem& problem, std::string_view kernel
 // Whether the device is like the one that the selector's table was measured on.
 bool IsMeasuredChip(const DeviceInfo& device);
 
+// The tensor peak of that chip where `device` is one by its name, 0 of others.
+double KnownTensorFlops(const DeviceInfo& device);
+
 // Rows are told apart up to steps of the kernels' tiles, and past 4096 not at all: the last number
 // of rows of the step that `m` is in, the largest int64 for the last.
 int64_t EndOfRowsStep(int64_t m);

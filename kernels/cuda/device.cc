@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "kernels/core/packed_units.h"
+#include "kernels/core/roofline.h"
 #include "kernels/cuda/launch/dequantize.h"
 #include "kernels/cuda/launch/row_ops.h"
 #include "kernels/cuda/matmul.h"
@@ -102,7 +103,7 @@ StatusOr<std::unique_ptr<Device>> CudaDevice::Create(int ordinal) {
   info.batches_in_flight = 3;
   NIBBLE_ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, OpenBlas());
   auto context = std::make_shared<Context>(info.id, ordinal, info.memory_bytes);
-  const Peaks peaks = MeasurePeaks(context, *blas);
+  const Peaks peaks = MeasurePeaks(context, *blas, core::KnownTensorFlops(info));
   info.peak_bandwidth_bytes_per_second = peaks.bandwidth_bytes_per_second;
   info.peak_tensor_flops_per_second = peaks.tensor_flops_per_second;
   NIBBLE_RETURN_IF_ERROR(context->health());

@@ -140,8 +140,12 @@ double FlopsByClock(const Context& context) {
 
 }  // namespace
 
-Peaks MeasurePeaks(const std::shared_ptr<Context>& context, Blas& blas) {
-  Peaks peaks{MeasureReadBandwidth(context), MeasureTensorFlops(context, blas)};
+Peaks MeasurePeaks(const std::shared_ptr<Context>& context, Blas& blas,
+                   double known_tensor_flops_per_second) {
+  Peaks peaks{MeasureReadBandwidth(context), known_tensor_flops_per_second};
+  if (peaks.tensor_flops_per_second == 0.0) {
+    peaks.tensor_flops_per_second = MeasureTensorFlops(context, blas);
+  }
   if (peaks.bandwidth_bytes_per_second == 0.0) {
     peaks.bandwidth_bytes_per_second = BandwidthByClock(*context);
   }

@@ -17,7 +17,10 @@ struct Peaks {
 // Tens of milliseconds, and at most 1 GiB of memory at a time, all of it free again after. What
 // cannot be measured, for want of memory above all, is worked out from the device's clocks; 0 where
 // those are not told either. An error that ends the device shows in its health.
-Peaks MeasurePeaks(const std::shared_ptr<Context>& context, Blas& blas);
+// A tensor peak that is known (not 0) is not measured: loading cuBLASLt's kernel takes most of the
+// time.
+Peaks MeasurePeaks(const std::shared_ptr<Context>& context, Blas& blas,
+                   double known_tensor_flops_per_second);
 
 }  // namespace nibble::cuda
 

@@ -69,12 +69,12 @@ TEST(Roofline, ChoosesForChipsThatWereNotMeasured) {
   const WeightSpec int4 = Spec(Format::kInt4, 28672, 4096);
   const WeightSpec fp8 = Spec(Format::kFP8, 4096, 14336);
   // Much bandwidth for its arithmetic: few rows are enough for decoding once to be cheaper.
-  EXPECT_EQ(Crossovers(int4, A100()), "cuda_gemv 8, cuda_mma 512, cuda_gemm");
-  EXPECT_EQ(Crossovers(fp8, A100()), "cuda_gemv 8, cuda_mma 640, cuda_gemm");
+  EXPECT_EQ(Crossovers(int4, A100()), "cuda_gemv 8, cuda_mma 256, cuda_gemm");
+  EXPECT_EQ(Crossovers(fp8, A100()), "cuda_gemv 8, cuda_mma 256, cuda_gemm");
   // Little: reading weights again, or decoded, costs most.
-  EXPECT_EQ(Crossovers(int4, L40S()), "cuda_gemv 8, cuda_gemv 16, cuda_mma 1536, cuda_gemm");
-  EXPECT_EQ(Crossovers(fp8, L40S()), "cuda_gemv 8, cuda_gemv 16, cuda_mma 1536, cuda_gemm");
-  EXPECT_EQ(Crossovers(int4, Rtx4090()), "cuda_gemv 8, cuda_gemv 16, cuda_mma 640, cuda_gemm");
+  EXPECT_EQ(Crossovers(int4, L40S()), "cuda_gemv 8, cuda_gemv 16, cuda_mma 1024, cuda_gemm");
+  EXPECT_EQ(Crossovers(fp8, L40S()), "cuda_gemv 8, cuda_gemv 16, cuda_mma 896, cuda_gemm");
+  EXPECT_EQ(Crossovers(int4, Rtx4090()), "cuda_gemv 8, cuda_gemv 16, cuda_mma 512, cuda_gemm");
   EXPECT_EQ(Crossovers(int4, H20()), "cuda_gemv 8, cuda_gemv 16, cuda_wgmma 1024, cuda_wgmma");
   WeightSpec dense = Spec(Format::kDense, 4096, 4096);
   dense.dtype = DType::kBF16;
