@@ -97,21 +97,29 @@ TEST_P(MatmulBitsTest, ARowDoesNotDependOnTheOthers) {
 
 TEST_P(MatmulBitsTest, ARowDependsOnNothingElseInBatchInvariantMode) {
   constexpr int64_t kMost = 512;
-  const auto uploaded = runner_.Upload(RandomWeight(variant_.SpecOf(kN, kK), 21));
-  runner_.set_batch_invariant(true);
-  const bool fp8 = variant_.spec.format == Format::kFP8;
-  for (const QuantMode mode : {QuantMode::kNone, QuantMode::kPerToken}) {
-    if (mode != QuantMode::kNone && !fp8) continue;
-    const HostMatrix x = RandomActivations(DType::kBF16, kMost, kK, 22);
-    const HostMatrix y = runner_.Matmul(*uploaded, {.x = x, .activation = mode}, DType::kF32);
-    for (const int64_t m : {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 129, 300}) {
-      // Some of the rows, other ones between them.
-      HostMatrix some = RandomActivations(DType::kBF16, m, kK, 23 + m);
-      const int64_t first = 31 * m % (kMost - m);
-      for (int64_t row = 0; row < m; row += 1 + row % 3) Overwrite(some, row, x, first + row);
-      const HostMatrix z = runner_.Matmul(*uploaded, {.x = some, .activation = mode}, DType::kF32);
-      for (int64_t row = 0; row < m; row += 1 + row % 3) {
-        ASSERT_EQ(Row(z, row), Row(y, first + row)) << "M = " << m << ", row " << row;
+  struct Size {
+    int64_t n;
+    int64_t k;
+  };
+  // Chains of the GEMV's units of no length, one, and two or three.
+  for (const Size size : {Size{37, 531}, Size{37, 4243}}) {
+    const auto uploaded = runner_.Upload(RandomWeight(variant_.SpecOf(size.n, size.k), 21));
+    runner_.set_batch_invariant(true);
+    const bool fp8 = variant_.spec.format == Format::kFP8;
+    for (const QuantMode mode : {QuantMode::kNone, QuantMode::kPerToken}) {
+      if (mode != QuantMode::kNone && !fp8) continue;
+      const HostMatrix x = RandomActivations(DType::kBF16, kMost, size.k, 22);
+      const HostMatrix y = runner_.Matmul(*uploaded, {.x = x, .activation = mode}, DType::kF32);
+      for (const int64_t m : {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 129, 300}) {
+        // Some of the rows, other ones between them.
+        HostMatrix some = RandomActivations(DType::kBF16, m, size.k, 23 + m);
+        const int64_t first = 31 * m % (kMost - m);
+        for (int64_t row = 0; row < m; row += 1 + row % 3) Overwrite(some, row, x, first + row);
+        const HostMatrix z =
+            runner_.Matmul(*uploaded, {.x = some, .activation = mode}, DType::kF32);
+        for (int64_t row = 0; row < m; row += 1 + row % 3) {
+          ASSERT_EQ(Row(z, row), Row(y, first + row)) << "M = " << m << ", row " << row;
+        }
       }
     }
   }
