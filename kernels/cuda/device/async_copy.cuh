@@ -285,6 +285,7 @@ __device__ inline void WaitBarrierOfCluster(uint32_t barrier, uint32_t parity) {
         : "memory");
   }
 }
+
 // BulkCopy to the same place in every block of `mask`, telling the barrier at the same place there.
 __device__ inline void BulkCopyToCluster(uint32_t to_shared, const void* from, uint32_t bytes,
                                          uint32_t barrier, uint16_t mask) {
