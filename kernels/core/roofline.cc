@@ -14,6 +14,7 @@ namespace {
 // of 16-bit products with binary32 sums.
 constexpr double kMeasuredBandwidth = 4.5e12;
 constexpr double kMeasuredTensorFlops = 790e12;
+constexpr int kMeasuredCores = 132;
 constexpr int kHopper = 90;
 
 constexpr int64_t kMostSteps = 4096;  // rows
@@ -204,8 +205,9 @@ double PredictMatmulMicroseconds(const Problem& problem, std::string_view kernel
 }
 
 double KnownTensorFlops(const DeviceInfo& device) {
-  const bool h200 =
-      device.compute_capability == kHopper && device.name.find("H200") != std::string::npos;
+  // A part of one (MIG) bears its name too.
+  const bool h200 = device.compute_capability == kHopper && device.cores == kMeasuredCores &&
+                    device.name.find("H200") != std::string::npos;
   return h200 ? kMeasuredTensorFlops : 0.0;
 }
 

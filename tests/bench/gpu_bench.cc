@@ -20,7 +20,7 @@
 // timed, in BF16 after the replays. Of a wrong one WRONG is printed and no time; the run goes on
 // and ends with exit code 1. share_of_limit is max(bytes / bandwidth, FLOP / 790e12) over the time;
 // the bandwidth is that of reading for a matmul, of a copy (bytes read and written) for the others.
-// batch_invariant: the first row of y has the bits that it had at the first number of rows measured.
+// batch_invariant: the first row of y has the bits that it had at the first of the rows measured.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

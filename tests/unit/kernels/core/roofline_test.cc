@@ -90,6 +90,9 @@ TEST(Roofline, LeavesTheMeasuredChipToItsTable) {
   EXPECT_TRUE(SelectsByRoofline(busy));
   busy.name = "NVIDIA H200";
   EXPECT_FALSE(SelectsByRoofline(busy));
+  DeviceInfo part = Chip(90, 16, 0.56, 95);
+  part.name = "NVIDIA H200 MIG 1g.18gb";
+  EXPECT_TRUE(SelectsByRoofline(part));
   EXPECT_FALSE(SelectsByRoofline(Chip(90, 132, 4.0, 700)));
   EXPECT_FALSE(SelectsByRoofline(Chip(80, 108, 0.0, 312)));
   EXPECT_FALSE(SelectsByRoofline(Chip(80, 108, 2.0, 0.0)));
