@@ -114,8 +114,8 @@ bool KeepsGroupsOfFewOutputs(const Problem& problem) {
 
 // Bits of a sum depend on how K is divided among warps, which the GEMV does alike for up to 16 rows
 // of a launch, of FP8 for up to 8. cuda_wgmma_ordered adds 4-bit weights' sums in the GEMV's order
-// (H200, INT4 28672x4096: 27.1 us for 32 rows, 39.4 for 64; 48 and 96 in launches of the GEMV.
-// 4096x4096: 17.3 and 20.2; 15 and 30).
+// (H200, INT4 28672x4096: 27.1 us for 32 rows, 39.4 for 64; 43 and 86 in launches of the GEMV.
+// 4096x4096: 17.3 and 20.2; 13.4 and 26.3).
 constexpr Entry kCudaInvariantTable[] = {
     {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
     {Op::kMatmul, 32, {"cuda_gemv", 16, 16, 128, 1}, KeepsGroupsOfFewOutputs},

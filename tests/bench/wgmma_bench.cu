@@ -1,7 +1,7 @@
 // How much other work goes beside wgmmas whose first operand is in registers, on compute capability
-// 9.0: cycles that a wgmma m64 x columns x k16 takes a warpgroup's share of a multiprocessor, for
-// warpgroups that execute `instructions` others for each of their own. The decoders of the wgmma
-// kernels are such work (kernels/README.md).
+// 9.0: cycles of a multiprocessor for each wgmma m64 x columns x k16, where warpgroups execute so
+// many other instructions for each of theirs. The decoders of the wgmma kernels are such work
+// (kernels/README.md). Build it with `cmake --build --preset cuda-release --target wgmma_bench`.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
