@@ -178,6 +178,12 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
     const auto mask = static_cast<uint16_t>((1 << places.cluster) - 1);
     int stage = 0;
     uint32_t parity = 1;  // of the uses of a stage before the first
+    const auto advance = [&] {
+      if (++stage == places.x_stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    };
     for (int turn = 0; turn < turns; ++turn) {
       for (int part = 0; part < all_rounds * kHalves; ++part) {
         const int first = part * kSpreadStageUnits;
@@ -187,16 +193,16 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
         __syncwarp();
         if (row < args.m && units > 0) {
           BulkCopyToCluster(shared + places.x_at + stage * stage_bytes + row * places.x_row_bytes,
-                            from + first * kUnitInputs * 2, units * kUnitInputs * 2,
+                            from + int64_t{first} * kUnitInputs * 2, units * kUnitInputs * 2,
                             full + stage * 8, mask);
         }
         __syncwarp();
-        if (++stage == places.x_stages) {
-          stage = 0;
-          parity ^= 1;
-        }
+        advance();
       }
     }
+    // This block ends after all that other blocks tell its barriers. (A barrier of the cluster that
+    // orders nothing may be passed by what they tell; one that does waits for their stores to y.)
+    for (int i = 0; i < places.x_stages; ++i, advance()) WaitBarrier(empty + stage * 8, parity);
   } else {
     float* partials = reinterpret_cast<float*>(reinterpret_cast<char*>(shared_words) +
                                                places.partials.partials_at);
@@ -246,9 +252,6 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
     const int last = static_cast<int>(blockIdx.x) + (turns - 1) * step;
     if (last < slots.tiles) reduce(last, turns - 1);
   }
-  __syncwarp();
-  ArriveCluster<false>();
-  AwaitCluster();  // others may still tell this block's barriers
 #endif
 }
 
