@@ -116,7 +116,7 @@ class MmaSource {
     weights_.Start(w, work_.tile / args.column_tiles * Shape::kTiles);
   }
 
-  WgmmaWork work_;
+  WgmmaWork<Asking::kWarp> work_;
   int32_t step_ = 0;
   int32_t end_ = 0;
   const uint16_t* x_[kCount];
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                         lane / 4 % 2 * 64 + lane % 4 * 16;
   int slot = 0;
   int fill = kStages - 1;
-  WgmmaWork work(args, w.units);
+  WgmmaWork<Asking::kWarp> work(args, w.units);
   while (work.Next(args, w.units)) {
     const int32_t n =
         work.tile / args.column_tiles * Shape::kRows + of_outputs * kTiles * kUnitRows;

@@ -71,8 +71,18 @@ struct WgmmaStage {
 // keeps what follows from it, operands of wgmma above all, in uniform registers.
 __device__ inline int32_t OfWarp(int32_t value) { return __shfl_sync(0xFFFFFFFFu, value, 0); }
 
+// Who asks for work: a whole warp, or one thread of it, which must not wait for the others.
+enum class Asking { kWarp, kThread };
+
+template <Asking kAsking>
+__device__ inline int32_t OfAsking(int32_t value) {
+  if constexpr (kAsking == Asking::kWarp) return OfWarp(value);
+  return value;
+}
+
 // What a block does: tiles of its own, whole, and before them an equal share of the units of the
 // tiles that are left over, which blocks share.
+template <Asking kAsking>
 struct WgmmaWork {
   int32_t tile = 0;
   int32_t first = 0;  // units of K of the tile
@@ -85,7 +95,7 @@ struct WgmmaWork {
   // Where the share of block `block` begins, in units of the shared tiles.
   __device__ static int32_t ShareBegin(const WgmmaArgs& args, int32_t units, int64_t block) {
     const int64_t all = static_cast<int64_t>(args.tiles - args.whole_tiles) * units;
-    return OfWarp(static_cast<int32_t>(all * block / args.blocks));
+    return OfAsking<kAsking>(static_cast<int32_t>(all * block / args.blocks));
   }
   // The block whose share holds this unit.
   __device__ static int32_t BlockOf(const WgmmaArgs& args, int32_t units, int64_t unit) {
@@ -120,7 +130,8 @@ struct WgmmaWork {
 template <bool kOrdered>
 class UnitWalk {
  public:
-  __device__ UnitWalk(const WgmmaWork& work, int32_t units)
+  template <class Work>
+  __device__ UnitWalk(const Work& work, int32_t units)
       : unit_(work.first), end_(kOrdered ? units : work.end) {}
   __device__ int32_t unit() const { return unit_; }
   __device__ bool Done() const { return unit_ >= end_ || (kOrdered && chain_ == kChains); }
@@ -208,7 +219,7 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
     TensorCopy(to, maps.x, unit * kUnitInputs, row, barrier);
     TensorCopy(to + Stage::kHalfBytes, maps.x, unit * kUnitInputs + 64, row, barrier);
   };
-  WgmmaWork work(args, w.units);
+  WgmmaWork<Asking::kThread> work(args, w.units);
   if (!work.Next(args, w.units)) return;
   using Walk = UnitWalk<Shape::kOrdered>;
   const int early = min(args.stages, work.end - work.first);
@@ -380,8 +391,9 @@ __global__ void __launch_bounds__(Shape::kMultiplying)
   const auto of_shared = static_cast<int32_t>(blockIdx.x) / Shape::kVectors;
   const int vector = static_cast<int>(blockIdx.x) % Shape::kVectors;
   const int64_t first_unit = static_cast<int64_t>(of_shared) * w.units;
-  const int32_t first = WgmmaWork::BlockOf(args, w.units, first_unit);
-  const int32_t last = WgmmaWork::BlockOf(args, w.units, first_unit + w.units - 1);
+  using Work = WgmmaWork<Asking::kThread>;
+  const int32_t first = Work::BlockOf(args, w.units, first_unit);
+  const int32_t last = Work::BlockOf(args, w.units, first_unit + w.units - 1);
   if (first == last) return;  // no one's share: stored where it was made
   float sums[4] = {};
 #pragma unroll 4
@@ -502,7 +514,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   float totals[Shape::kScaled ? 1 : kColumns / 2];  // of a chain of units
   float all[Shape::kOrdered ? kColumns / 2 : 1];
   uint32_t a[2][kBlocks * 2][4];
-  WgmmaWork work(args, w.units);
+  WgmmaWork<Asking::kWarp> work(args, w.units);
   while (work.Next(args, w.units)) {
     if constexpr (Shape::kScaled) {
 #pragma unroll

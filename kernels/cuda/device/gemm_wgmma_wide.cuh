@@ -92,6 +92,7 @@ struct WideTableHalf {
 // The tiles of a block: every gridDim.x-th of whole_tiles tiles of 256 rows of x, followed by tiles
 // of 128: the halves of halved_tiles more, then those of the rows past the last 256, if there are
 // any. Halves let all blocks end at about the same time.
+template <Asking kAsking>
 struct WideWork {
   int32_t output_tile = 0;
   int32_t row = 0;
@@ -112,7 +113,7 @@ struct WideWork {
         row = tile % args.column_tiles * WideShape::kColumns;
         if (!whole) row += half % 2 * WideHalfShape::kColumns;
       }
-      output_tile = OfWarp(output_tile);
+      output_tile = OfAsking<kAsking>(output_tile);
       if (row < args.m) {
         next_ += static_cast<int32_t>(gridDim.x);
         return true;
@@ -145,9 +146,10 @@ __device__ inline void ProduceWideStages(const WeightView& w, const WgmmaArgs& a
                                          uint32_t weight_ring, uint32_t full, uint32_t empty) {
   using Half = typename Unit::Half;
   using Stage = WideStage<Half>;
+  using Work = WideWork<Asking::kThread>;
   const bool read_once = args.m <= WideShape::kColumns;
   const uint64_t once = read_once ? EvictFirstPolicy() : UnchangedPolicy();
-  const auto copy_weights = [&](const WideWork& work, int32_t half, int stage) {
+  const auto copy_weights = [&](const Work& work, int32_t half, int stage) {
     const uint32_t to = weight_ring + stage * Stage::kWeightBytes;
     const uint32_t barrier = full + stage * 8;
     const int32_t tile16 = work.output_tile * WideShape::kTiles;
@@ -160,14 +162,14 @@ __device__ inline void ProduceWideStages(const WeightView& w, const WgmmaArgs& a
                      once);
     }
   };
-  const auto copy_x = [&](const WideWork& work, int32_t half, int stage) {
+  const auto copy_x = [&](const Work& work, int32_t half, int stage) {
     const uint32_t to = x_ring + stage * Stage::kXBytes;
     TensorCopy(to, maps.x, half * 64, work.row, full + stage * 8);
     if (!work.whole) return;
     TensorCopy(to + Stage::kBoxBytes, maps.x, half * 64, work.row + kWideBoxRows, full + stage * 8);
   };
   const int32_t halves = w.units * 2;
-  WideWork work;
+  Work work;
   if (!work.Next(args)) return;
   const int early = min(args.stages, halves);
   for (int i = 0; i < early; ++i) copy_weights(work, i, i);
@@ -237,7 +239,7 @@ __global__ void __launch_bounds__(WideShape::kThreads, 1)
   };
   WgmmaSlot slot;
   uint32_t a[2][2][4];
-  WideWork work;
+  WideWork<Asking::kWarp> work;
   const auto multiply = [&](auto shape) {
     using TileShape = decltype(shape);
     float sums[TileShape::kColumns / 2] = {};
