@@ -64,6 +64,11 @@ bool HasBlockScales(const Problem& problem) {
           spec.scale_block_k < spec.k);
 }
 
+bool StreamsWeights(int compute_capability) {
+  constexpr int kLittleSharedMemory = 12;  // the major version
+  return compute_capability >= kHopper && compute_capability / 10 != kLittleSharedMemory;
+}
+
 bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability) {
   const WeightSpec& spec = problem.weight;
   if (kernel == "cuda_fp8_gemm") return Fp8CodesFit(problem, compute_capability);

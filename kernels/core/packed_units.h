@@ -17,6 +17,10 @@ int ScalesPerUnit(const WeightSpec& spec);
 // Whether a scale of a matmul's FP8 weight or of its activations changes along K.
 bool HasBlockScales(const Problem& problem);
 
+// Whether cuda_gemv's weights stream through shared memory on a device of this compute capability:
+// from 9.0 on, but for 12, which lends a block 99 KB of it where the others lend 227.
+bool StreamsWeights(int compute_capability);
+
 // Whether the CUDA matmul kernel `kernel` can run `problem` on a device of this compute capability.
 // cuda_gemm_f32 runs every one.
 bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability);

@@ -90,8 +90,7 @@ class Model {
     const bool few = problem_.m <= 8;
     const double rows = std::min(m_, few ? 8.0 : 16.0);
     double of_core = few ? 20e9 : 14.5e9;
-    // There weights stream through shared memory.
-    if (compute_capability_ >= kHopper && !HasBlockScales(problem_)) {
+    if (StreamsWeights(compute_capability_) && !HasBlockScales(problem_)) {
       of_core = few ? 34.4e9 : !fp8_ ? 24e9 : k_ <= 4096 ? 31e9 : 15e9;
     }
     const double pass = 2.2 * kUs + weight_ / std::min(0.885 * bandwidth_, cores_ * of_core) +

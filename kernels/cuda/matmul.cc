@@ -74,7 +74,7 @@ class Matmul {
     GemvLaunch launch;
     launch.scales_per_unit = core::ScalesPerUnit(spec_);
     launch.f16 = args_.x.dtype == DType::kF16 && shape_.activation == QuantMode::kNone;
-    launch.ring = device_.compute_capability >= 90;
+    launch.ring = core::StreamsWeights(device_.compute_capability);
     launch.multiprocessors = device_.cores;
     const auto* x = static_cast<const char*>(gemv.x);
     const float* x_scales = gemv.x_scales;

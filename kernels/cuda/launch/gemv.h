@@ -12,7 +12,7 @@ inline constexpr int kGemvRows = 16;
 struct GemvLaunch {
   int scales_per_unit = 1;  // core::ScalesPerUnit of the weight, not 0
   bool f16 = false;         // x is F16, else BF16
-  bool ring = false;        // compute capability 9.0 or more: weights stream by bulk copies
+  bool ring = false;        // core::StreamsWeights of the device
   int multiprocessors = 1;
 };
 

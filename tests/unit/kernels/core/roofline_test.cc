@@ -11,6 +11,7 @@
 
 #include "fmt/format.h"
 #include "gtest/gtest.h"
+#include "kernels/core/packed_units.h"
 #include "nibble/selector.h"
 #include "nlohmann/json.hpp"
 
@@ -149,6 +150,15 @@ TEST(Roofline, IsNoFasterThanThePeaksAndGrowsWithTheRows) {
     }
   }
   EXPECT_EQ(PredictMicroseconds(Matmul(Spec(Format::kInt4, 64, 128), 0), "cuda_gemv", A100()), 0.0);
+}
+
+TEST(Roofline, StreamsWeightsWhereABlockHasTheSharedMemory) {
+  for (const int capability : {90, 100, 103, 110}) {
+    EXPECT_TRUE(core::StreamsWeights(capability)) << capability;
+  }
+  for (const int capability : {75, 80, 86, 89, 120, 121}) {
+    EXPECT_FALSE(core::StreamsWeights(capability)) << capability;
+  }
 }
 
 // The constants are of that chip: predictions are near what was measured there, kernel by kernel.
