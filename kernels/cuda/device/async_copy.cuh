@@ -92,7 +92,8 @@ __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits for the end of the phase of this parity.
+// Waits for the end of the phase of this parity. The phase before must be known to have ended: until
+// then this one counts as the last but one, which has.
 __device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {

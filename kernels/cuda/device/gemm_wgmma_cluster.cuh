@@ -57,6 +57,7 @@ struct WgmmaClusterBarriers {
 
 constexpr int Lesser(int a, int b) { return a < b ? a : b; }
 constexpr int Greater(int a, int b) { return a < b ? b : a; }
+constexpr int WholeMultiple(int value, int of) { return value / of * of; }
 
 // The rings, from a multiple of kWgmmaAlign on: x [kXStages][2 halves of a unit][kColumns][64],
 // 128-byte swizzle, then weights [kStages]. In bytes; kInboxAt is below 0 where it is the table.
@@ -78,10 +79,15 @@ struct WgmmaClusterRings {
       Shape::kColumns == 128 && (Unit::kTableBytes > 0 || Shape::kRows == 256);
   static constexpr int kRingRoom = kRoom - (kLateInbox ? 0 : Shape::kInboxBytes);
   static constexpr int kLeastStages = Shape::kSplits * 3;
-  static constexpr int kXStages =
+  // Of multiples of kSplits stages each is always the same warpgroups', which so have waited for
+  // all phases of its barrier (WaitBarrier). Where so many of x do not fit, kXOfAny.
+  static constexpr int kFittingX =
       Lesser(kClusterMaxXStages, (kRingRoom - kLeastStages * kBytes) / kXBytes);
-  static constexpr int kStages =
-      Lesser(kClusterMaxStages, (kRingRoom - kXStages * kXBytes) / kBytes);
+  static constexpr int kXStages =
+      kFittingX < 2 * Shape::kSplits ? kFittingX : WholeMultiple(kFittingX, Shape::kSplits);
+  static constexpr bool kXOfAny = kXStages % Shape::kSplits != 0;
+  static constexpr int kStages = WholeMultiple(
+      Lesser(kClusterMaxStages, (kRingRoom - kXStages * kXBytes) / kBytes), Shape::kSplits);
   // A warpgroup holds a stage of x until it has the next one.
   static_assert(kXStages > Shape::kSplits && kStages >= kLeastStages);
 
@@ -340,6 +346,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     __syncwarp();
     if (lane == 0) Arrive(barrier);
   };
+  const auto await_x = [&](const WgmmaSlot& at) {
+    // Others gave it back: they have waited for the phase before.
+    if constexpr (Rings::kXOfAny) WaitBarrier(x_empty + at.stage * 8, at.parity ^ 1);
+    WaitBarrier(x_full + at.stage * 8, at.parity);
+  };
   WgmmaSlot slot;  // of weights
   WgmmaSlot x_slot;
   slot.stage = x_slot.stage = split;
@@ -363,7 +374,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now, part, a[part]);
-          if (part == 0 && half == 0) WaitBarrier(x_full + x_slot.stage * 8, x_slot.parity);
+          if (part == 0 && half == 0) await_x(x_slot);
           HoldRegisters(sums);
           HoldRegisters(a[part]);
           WgmmaFence();
@@ -394,7 +405,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         }
         HoldRegisters(sums);
         HoldRegisters(fragments);
-        if (part == 0) WaitBarrier(x_full + x_slot.stage * 8, x_slot.parity);
+        if (part == 0) await_x(x_slot);
         if (part == kParts - 1) give_back(empty + slot.stage * 8);
         WgmmaFence();
 #pragma unroll

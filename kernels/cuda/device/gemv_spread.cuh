@@ -21,12 +21,13 @@ struct SpreadArgs {
   int32_t cluster = 1;      // blocks
   int32_t x_at = 0;         // bytes, in dynamic shared memory
   int32_t x_row_bytes = 0;  // from a row to the next, of a stage where there are stages
-  int32_t x_stages = 0;
+  int32_t x_stages = 0;     // a multiple of kSpreadHalves: a stage is always the same warps'
   SlotsArgs partials;
 };
 
 inline constexpr int kSpreadMaxStages = 16;
 inline constexpr int kSpreadStageUnits = 8;
+inline constexpr int kSpreadHalves = kSlotsWarps / kSpreadStageUnits;  // of the warps
 inline constexpr int kSpreadThreads = (kSlotsWarps + 1) * 32;
 
 // A lane's part of the unit of x that lies at `at`, of each row.
@@ -138,7 +139,6 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
 #if __CUDA_ARCH__ >= 900
   constexpr int kColumns = Shape::kColumns;
   constexpr int kTiles = Shape::kTiles;
-  constexpr int kHalves = kSlotsWarps / kSpreadStageUnits;
   extern __shared__ __align__(128) uint32_t shared_words[];
   __shared__ __align__(8) uint64_t barriers[2 * kSpreadMaxStages + 2];
   LaunchDependents();
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
       }
     };
     for (int turn = 0; turn < turns; ++turn) {
-      for (int part = 0; part < all_rounds * kHalves; ++part) {
+      for (int part = 0; part < all_rounds * kSpreadHalves; ++part) {
         const int first = part * kSpreadStageUnits;
         const int units = max(0, min(kSpreadStageUnits, w.units - first));
         WaitBarrierOfCluster(empty + stage * 8, parity);
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
         advance();
       }
     }
-    // This block ends after all that other blocks tell its barriers. (A barrier of the cluster that
-    // orders nothing may be passed by what they tell; one that does waits for their stores to y.)
+    // This block ends only once all that others tell its barriers is there: a barrier of the
+    // cluster would have to order that, and with it their stores to y.
     for (int i = 0; i < places.x_stages; ++i, advance()) WaitBarrier(empty + stage * 8, parity);
   } else {
     float* partials = reinterpret_cast<float*>(reinterpret_cast<char*>(shared_words) +
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
         LoadSharedFragments(args, x_own + stage * stage_bytes, places.x_row_bytes, lane, x);
         __syncwarp();
         if (lane < places.cluster) ArriveInCluster(told + stage * 8);
-        stage += kHalves;
+        stage += kSpreadHalves;
         if (stage >= places.x_stages) {
           stage -= places.x_stages;
           parity ^= 1;

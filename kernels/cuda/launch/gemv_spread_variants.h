@@ -92,7 +92,7 @@ cudaError_t LaunchSpreadHeld(const WeightView& view, const GemvArgs& args, const
                           stream);
 }
 
-// x of more units, in as many stages as fit, two at least.
+// x of more units, in as many stages as fit, one at least for each half of the warps.
 template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchSpread(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                          cudaStream_t stream) {
@@ -100,7 +100,8 @@ cudaError_t LaunchSpread(const WeightView& view, const GemvArgs& args, const Gem
   constexpr int kBefore = Unit::kTableBytes + kSlotsWarps * Shape::kSlots * SlotOf<Unit>::kBytes;
   constexpr int kRowBytes = kSpreadStageUnits * kUnitInputs * 2 + kSharedRowSkew;
   constexpr int kMostPartials = kSlotsWarps * kMostRows * Shape::kPartialPitch * 4;
-  static_assert(kBefore + kMostPartials + 2 * kMostRows * kRowBytes <= kBlockSharedBytes);
+  static_assert(kBefore + kMostPartials + kSpreadHalves * kMostRows * kRowBytes <=
+                kBlockSharedBytes);
   SpreadArgs places;
   places.partials.partials_at = kBefore;
   places.partials.warp_floats = args.m * Shape::kPartialPitch;
@@ -108,7 +109,8 @@ cudaError_t LaunchSpread(const WeightView& view, const GemvArgs& args, const Gem
   places.x_at = kBefore + places.partials.buffer_floats * 4;
   places.x_row_bytes = kRowBytes;
   const int stage_bytes = args.m * kRowBytes;
-  places.x_stages = std::min((kBlockSharedBytes - places.x_at) / stage_bytes, kSpreadMaxStages);
+  const int fitting = (kBlockSharedBytes - places.x_at) / stage_bytes;
+  places.x_stages = std::min(fitting, kSpreadMaxStages) / kSpreadHalves * kSpreadHalves;
   const int bytes = places.x_at + places.x_stages * stage_bytes;
   static SpreadClusters clusters;
   return LaunchInClusters(GemvSpreadKernel<Pairs, Unit, Shape>, clusters, SlotsTiles<Shape>(view),
