@@ -31,7 +31,7 @@ struct WgmmaArgs {
   int32_t tiles = 1;
   int32_t whole_tiles = 0;
   int32_t halved_tiles = 0;  // of the wide kernel (WideWork)
-  int32_t blocks = 1;  // gridDim.x
+  int32_t blocks = 1;        // gridDim.x
   int32_t stages = 2;
   float* shares = nullptr;  // of the shared tiles: two of every block, in the order of its threads
 };
