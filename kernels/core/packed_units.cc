@@ -4,7 +4,6 @@ namespace nibble::core {
 namespace {
 
 constexpr int64_t kUnitInputs = 128;
-constexpr int kHopper = 90;  // whose wgmma later devices lack
 constexpr int kAmpere = 80;  // asynchronous copies, and mma of BF16
 
 // Codes on both sides.

@@ -10,6 +10,8 @@
 
 namespace nibble::core {
 
+inline constexpr int kHopper = 90;  // the compute capability whose wgmma later devices lack
+
 // Scales that a row has in each 128 inputs: 1 (one group covers whole units), 2 or 4; 0 where
 // groups and units do not fit each other.
 int ScalesPerUnit(const WeightSpec& spec);

@@ -15,7 +15,6 @@ namespace {
 constexpr double kMeasuredBandwidth = 4.5e12;
 constexpr double kMeasuredTensorFlops = 790e12;
 constexpr int kMeasuredCores = 132;
-constexpr int kHopper = 90;
 
 constexpr int64_t kMostSteps = 4096;  // rows
 

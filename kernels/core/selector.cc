@@ -47,7 +47,7 @@ bool IsFastForSixteenRows(const Problem& problem) {
   constexpr int64_t kManyOutputs = 16384;
   const WeightSpec& spec = problem.weight;
   const bool paired = spec.format != Format::kFP8 && spec.n <= kPairedOutputs &&
-                      core::CudaKernelFits(problem, "cuda_wgmma", 90);
+                      core::CudaKernelFits(problem, "cuda_wgmma", core::kHopper);
   const bool quick = spec.format == Format::kInt4 && core::ScalesPerUnit(spec) == 1;
   return spec.k <= kFewInputs && !paired && (quick || spec.n < kManyOutputs);
 }
@@ -59,7 +59,7 @@ bool IsWide(const Problem& problem) {
          problem.weight.n >= 8192;
 }
 
-bool NotHopper(const DeviceInfo& device) { return device.compute_capability != 90; }
+bool NotHopper(const DeviceInfo& device) { return device.compute_capability != core::kHopper; }
 
 // Both decode a tile of weights once for all rows. The GEMV's tile stays in the nearest cache and
 // each thread takes few outputs at a time; the GEMM's is larger and is walked by blocks of rows.

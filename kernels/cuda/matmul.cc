@@ -83,50 +83,34 @@ class Matmul {
       if (x_scales != nullptr) gemv.x_scales = x_scales + row * gemv.x_scales_stride;
       gemv.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
       gemv.m = static_cast<int32_t>(std::min(rows, shape_.m - row));
-      NIBBLE_RETURN_IF_ERROR(Check(LaunchGemv(gemv, launch)));
+      NIBBLE_RETURN_IF_ERROR(
+          Check(ByCodes(LaunchGemvInt4, LaunchGemvTable, LaunchGemvFp8, gemv, launch)));
     }
     return absl::OkStatus();
   }
 
   Status RunMma() {
     const MmaWorkspace places(shape_, device_);
-    MmaLaunch launch;
+    auto launch = TilesLaunch<MmaLaunch>(places);
     NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
-    launch.m = shape_.m;
-    launch.y = args_.y.data;
-    launch.y_type = YType();
-    launch.y_stride = args_.y.row_stride;
-    launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
-    launch.scales_per_unit = core::ScalesPerUnit(spec_);
-    launch.f16 = args_.x.dtype == DType::kF16;
-    return Check(LaunchMma(places.plan, launch));
+    return Check(ByCodes(LaunchMmaInt4, LaunchMmaTable, LaunchMmaFp8, places.plan, launch));
   }
 
   Status RunWgmma(bool ordered) {
     const WgmmaWorkspace places(shape_, device_, ordered);
-    WgmmaLaunch launch;
-    launch.m = shape_.m;
-    launch.y = args_.y.data;
-    launch.y_type = YType();
-    launch.y_stride = args_.y.row_stride;
-    launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
-    launch.scales_per_unit = core::ScalesPerUnit(spec_);
-    launch.f16 = args_.x.dtype == DType::kF16;
-    char* copy = workspace_ + places.x_offset;
-    const auto k_padded = static_cast<int32_t>(places.k_padded);
-    launch.x = copy;
-    launch.x_stride = k_padded;
+    auto launch = TilesLaunch<WgmmaLaunch>(places);
     if (places.plan.pair_outputs == 0) {
-      NIBBLE_RETURN_IF_ERROR(Check(
-          LaunchArrangeActivations(x_, copy, k_padded, view_.codes_kind == Codes::kFP8, stream_)));
-    } else if (spec_.k != k_padded || x_.order != nullptr ||
-               !IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
-      NIBBLE_RETURN_IF_ERROR(Check(LaunchPadActivations(x_, copy, k_padded, stream_)));
+      char* copy = workspace_ + places.x_offset;
+      launch.x = copy;
+      launch.x_stride = places.k_padded;
+      NIBBLE_RETURN_IF_ERROR(
+          Check(LaunchArrangeActivations(x_, copy, static_cast<int32_t>(places.k_padded),
+                                         view_.codes_kind == Codes::kFP8, stream_)));
     } else {
-      launch.x = args_.x.data;
-      if (shape_.m > 1) launch.x_stride = args_.x.row_stride;
+      NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
+      if (shape_.m == 1) launch.x_stride = places.k_padded;  // one row may have any stride
     }
-    return Check(LaunchWgmma(places.plan, launch));
+    return Check(ByCodes(LaunchWgmmaInt4, LaunchWgmmaTable, LaunchWgmmaFp8, places.plan, launch));
   }
 
   Status RunGemm() {
@@ -228,42 +212,30 @@ class Matmul {
   }
   Element YType() const { return static_cast<Element>(args_.y.dtype); }
 
-  cudaError_t LaunchGemv(const GemvArgs& gemv, const GemvLaunch& launch) {
-    switch (view_.codes_kind) {
-      case Codes::kInt4:
-        return LaunchGemvInt4(view_, gemv, launch, stream_);
-      case Codes::kTable:
-        return LaunchGemvTable(view_, gemv, launch, stream_);
-      case Codes::kFP8:
-        return LaunchGemvFp8(view_, gemv, launch, stream_);
-      case Codes::kDense:
-        break;
-    }
-    return cudaErrorInvalidValue;
+  // What kernels take whose blocks may share tiles, but for x.
+  template <class Launch, class Places>
+  Launch TilesLaunch(const Places& places) const {
+    Launch launch;
+    launch.m = shape_.m;
+    launch.y = args_.y.data;
+    launch.y_type = YType();
+    launch.y_stride = args_.y.row_stride;
+    launch.shares = reinterpret_cast<float*>(workspace_ + places.shares_offset);
+    launch.scales_per_unit = core::ScalesPerUnit(spec_);
+    launch.f16 = args_.x.dtype == DType::kF16;
+    return launch;
   }
 
-  cudaError_t LaunchMma(const MmaPlan& plan, const MmaLaunch& launch) {
+  // Calls the launcher of the weight's codes.
+  template <class Launcher, class... Args>
+  cudaError_t ByCodes(Launcher* int4, Launcher* table, Launcher* fp8, const Args&... args) const {
     switch (view_.codes_kind) {
       case Codes::kInt4:
-        return LaunchMmaInt4(view_, plan, launch, stream_);
+        return int4(view_, args..., stream_);
       case Codes::kTable:
-        return LaunchMmaTable(view_, plan, launch, stream_);
+        return table(view_, args..., stream_);
       case Codes::kFP8:
-        return LaunchMmaFp8(view_, plan, launch, stream_);
-      case Codes::kDense:
-        break;
-    }
-    return cudaErrorInvalidValue;
-  }
-
-  cudaError_t LaunchWgmma(const WgmmaPlan& plan, const WgmmaLaunch& launch) {
-    switch (view_.codes_kind) {
-      case Codes::kInt4:
-        return LaunchWgmmaInt4(view_, plan, launch, stream_);
-      case Codes::kTable:
-        return LaunchWgmmaTable(view_, plan, launch, stream_);
-      case Codes::kFP8:
-        return LaunchWgmmaFp8(view_, plan, launch, stream_);
+        return fp8(view_, args..., stream_);
       case Codes::kDense:
         break;
     }

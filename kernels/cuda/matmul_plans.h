@@ -65,34 +65,33 @@ struct GemvPlan {
   uint64_t scales_offset = 0;
 };
 
-struct WgmmaWorkspace {
-  // ordered: of cuda_wgmma_ordered.
-  WgmmaWorkspace(const MatmulShape& shape, const DeviceInfo& device, bool ordered)
-      : plan(ordered ? WgmmaPlan::Ordered(shape.m, shape.n, device.cores)
-                     : WgmmaPlan(shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8,
-                                 device.cores)),
-        k_padded(RoundUp(shape.k, kUnitInputs)) {
+// x in whole units, and the sums of tiles that blocks share.
+template <class Plan>
+struct TilesWorkspace {
+  TilesWorkspace(const MatmulShape& shape, const Plan& divided)
+      : plan(divided), k_padded(RoundUp(shape.k, kUnitInputs)) {
     x_offset = workspace.Place(shape.m, k_padded * 2);
     shares_offset = workspace.Place(1, plan.ShareBytes());
   }
   Workspace workspace;
-  WgmmaPlan plan;
+  Plan plan;
   int64_t k_padded;
   uint64_t x_offset = 0;
   uint64_t shares_offset = 0;
 };
 
-struct MmaWorkspace {
+struct WgmmaWorkspace : TilesWorkspace<WgmmaPlan> {
+  // ordered: of cuda_wgmma_ordered.
+  WgmmaWorkspace(const MatmulShape& shape, const DeviceInfo& device, bool ordered)
+      : TilesWorkspace(shape, ordered
+                                  ? WgmmaPlan::Ordered(shape.m, shape.n, device.cores)
+                                  : WgmmaPlan(shape.m, shape.n, shape.k, shape.input == DType::kF16,
+                                              shape.fp8, device.cores)) {}
+};
+
+struct MmaWorkspace : TilesWorkspace<MmaPlan> {
   MmaWorkspace(const MatmulShape& shape, const DeviceInfo& device)
-      : plan(shape.m, shape.n, shape.k, device.cores), k_padded(RoundUp(shape.k, kUnitInputs)) {
-    x_offset = workspace.Place(shape.m, k_padded * 2);
-    shares_offset = workspace.Place(1, plan.ShareBytes());
-  }
-  Workspace workspace;
-  MmaPlan plan;
-  int64_t k_padded;
-  uint64_t x_offset = 0;
-  uint64_t shares_offset = 0;
+      : TilesWorkspace(shape, MmaPlan(shape.m, shape.n, shape.k, device.cores)) {}
 };
 
 struct GemmPlan {
