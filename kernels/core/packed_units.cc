@@ -1,5 +1,9 @@
 #include "kernels/core/packed_units.h"
 
+#include <algorithm>
+
+#include "kernels/core/chain_room.h"
+
 namespace nibble::core {
 namespace {
 
@@ -20,6 +24,14 @@ bool Fp8CublasFits(const Problem& problem) {
   if (spec.scale_layout != ScaleLayout::kBlock) return problem.quant != QuantMode::kPerGroup;
   return spec.scale_block_n == kQuantGroup && spec.scale_block_k == kQuantGroup &&
          spec.k > kQuantGroup;
+}
+
+bool ChainRowsFit(const Problem& problem) {
+  constexpr int64_t kMostRows = 8;
+  const bool table = problem.weight.format == Format::kNF4 || problem.weight.format == Format::kFP4;
+  const int64_t room = table ? kChainRoomBesideTable : kChainRoom;
+  const int64_t units = (problem.weight.k + kUnitInputs - 1) / kUnitInputs;
+  return problem.m <= kMostRows && problem.m * (units * kUnitInputs * 2 + kChainRowSkew) <= room;
 }
 
 // Its stages are filled by tensor maps: each unit's scales follow the last unit's.
@@ -56,6 +68,27 @@ int ScalesPerUnit(const WeightSpec& spec) {
   return 0;
 }
 
+Chains ChainsOf(const WeightSpec& spec) {
+  // Those of an H200: bits are the same on every device.
+  constexpr int64_t kMultiprocessors = 132;
+  constexpr int64_t kMostOutputs = 256;  // of a tile
+  if (spec.format != Format::kFP8) {
+    // The fewest outputs a tile whose pairs of blocks all run at once, as WgmmaPlan divides.
+    for (int64_t outputs = 64; outputs <= kMostOutputs; outputs *= 2) {
+      if ((spec.n + outputs - 1) / outputs * 2 > kMultiprocessors) continue;
+      const auto of_half = static_cast<int>(kMostOutputs / outputs);
+      return {2 * of_half, of_half};
+    }
+    return {};
+  }
+  constexpr int64_t kLeastUnits = 4;  // of a chain
+  constexpr int64_t kMost = 8;
+  const int64_t tiles = (spec.n + kMostOutputs - 1) / kMostOutputs;
+  const int64_t units = (spec.k + kUnitInputs - 1) / kUnitInputs;
+  const int64_t count = std::min({kMost, kMultiprocessors / tiles, units / kLeastUnits});
+  return {static_cast<int>(std::max<int64_t>(count, 1)), 0};
+}
+
 bool HasBlockScales(const Problem& problem) {
   const WeightSpec& spec = problem.weight;
   return problem.quant == QuantMode::kPerGroup ||
@@ -88,8 +121,10 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute
   if (kernel == "cuda_mma") return compute_capability >= kAmpere && ScalesPerUnit(spec) > 0;
   const bool hopper = compute_capability == kHopper;
   if (kernel == "cuda_wgmma") return hopper && WgmmaFits(spec);
-  if (kernel == "cuda_wgmma_ordered") {
-    return hopper && WgmmaFits(spec) && spec.format != Format::kFP8;
+  if (kernel == "cuda_gemv_chain" || kernel == "cuda_wgmma_chain") {
+    // Sorted groups may be uneven, which wgmma's launcher leaves to cuBLASLt.
+    return hopper && WgmmaFits(spec) && !spec.has_group_index &&
+           (kernel == "cuda_wgmma_chain" || (ChainsOf(spec).of_half == 0 && ChainRowsFit(problem)));
   }
   // Dense weights are never rounded: both sides are of one type.
   if (kernel == "cuda_gemm") return spec.format != Format::kDense || spec.dtype == problem.input;

@@ -23,6 +23,15 @@ bool HasBlockScales(const Problem& problem);
 // from 9.0 on, but for 12, which lends a block 99 KB of it where the others lend 227.
 bool StreamsWeights(int compute_capability);
 
+// How K of a weight is divided where a row's bits must not depend on the other rows (the kernels
+// cuda_gemv_chain and cuda_wgmma_chain): `count` chains, each of which adds its units in turn.
+// of_half: so many of each half of K, which the half's units are dealt to; 0: they are equal parts.
+struct Chains {
+  int count = 1;
+  int of_half = 0;
+};
+Chains ChainsOf(const WeightSpec& spec);
+
 // Whether the CUDA matmul kernel `kernel` can run `problem` on a device of this compute capability.
 // cuda_gemm_f32 runs every one.
 bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability);

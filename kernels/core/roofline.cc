@@ -62,10 +62,10 @@ class Model {
         compute_capability_(device.compute_capability) {}
 
   double Seconds(std::string_view kernel) const {
-    if (kernel == "cuda_gemv") return Gemv();
+    if (kernel == "cuda_gemv" || kernel == "cuda_gemv_chain") return Gemv();
     if (kernel == "cuda_mma") return Mma();
     if (kernel == "cuda_wgmma") return Wgmma();
-    if (kernel == "cuda_wgmma_ordered") return WgmmaOrdered();
+    if (kernel == "cuda_wgmma_chain") return WgmmaChain();
     if (kernel == "cuda_gemm") return Gemm();
     if (kernel == "cuda_fp8_gemm") return Fp8Gemm();
     if (kernel == "cuda_fp8_cublas") return Fp8Cublas();
@@ -131,12 +131,14 @@ class Model {
                      multiply / (wide ? 0.9 : 0.83)});
   }
 
-  // Tiles of 256 outputs x 32 rows or 128 x 64, as measured on an H200, which no blocks share.
-  double WgmmaOrdered() const {
-    const bool few = m_ <= 32;
-    const double tiles = few ? Ceil(n_, 256) : Ceil(n_, 128) * Ceil(m_, 64);
-    const double of_unit = (few ? 0.75 : 0.56) * kUs;  // of 128 inputs
-    return 3.0 * kUs + Ceil(tiles, cores_) * Ceil(k_, 128) * of_unit;
+  // The same of 64 rows at most, which each decode the weight again.
+  double WgmmaChain() const {
+    const double columns = std::min(ColumnsOfTile(), 64.0);
+    const double passes = Ceil(m_, columns);
+    const double multiply = Flops(passes * columns) / flops_;
+    const double decode = passes * n_ * k_ / (cores_ * 46e9);
+    return 3.5 * kUs +
+           std::max({weight_ / (0.85 * bandwidth_), decode + 0.5 * multiply, multiply / 0.83});
   }
 
   // The weight decoded, written and read again, then cuBLASLt; F16 meets it in two parts, whose

@@ -107,20 +107,12 @@ constexpr Entry kCudaTable[] = {
     {Op::kSiluMulQuant, kAnyM, {"cuda_silu_mul_quant", 1, 0, 0, 1}},
 };
 
-// Few tiles for wgmma that no two blocks share: the GEMV reads the weight twice instead.
-bool KeepsGroupsOfFewOutputs(const Problem& problem) {
-  return KeepsItsGroupsIn4Bits(problem) && problem.weight.n < 8192;
-}
-
-// Bits of a sum depend on how K is divided among warps, which the GEMV does alike for up to 16 rows
-// of a launch, of FP8 for up to 8. cuda_wgmma_ordered adds 4-bit weights' sums in the GEMV's order
-// (H200, INT4 28672x4096: 27.1 us for 32 rows, 39.4 for 64; 43 and 86 in launches of the GEMV.
-// 4096x4096: 17.3 and 20.2; 13.4 and 26.3).
+// Bits of a sum depend on how K is divided among warps. On Hopper the two chain kernels divide it
+// alike for any number of rows; elsewhere the GEMV does for up to 16 rows of a launch, of FP8 for
+// up to 8.
 constexpr Entry kCudaInvariantTable[] = {
-    {Op::kMatmul, 16, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
-    {Op::kMatmul, 32, {"cuda_gemv", 16, 16, 128, 1}, KeepsGroupsOfFewOutputs},
-    {Op::kMatmul, 32, {"cuda_wgmma_ordered", 32, 256, 128, 1}, KeepsItsGroupsIn4Bits},
-    {Op::kMatmul, kAnyM, {"cuda_wgmma_ordered", 64, 128, 128, 1}, KeepsItsGroupsIn4Bits},
+    {Op::kMatmul, 8, {"cuda_gemv_chain", 8, 16, 128, 1}},
+    {Op::kMatmul, kAnyM, {"cuda_wgmma_chain", 64, 256, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 8, 32, 128, 1}, KeepsItsGroups},
     {Op::kMatmul, kAnyM, {"cuda_gemm_f32", 64, 64, 32, 1}},
@@ -329,6 +321,11 @@ std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DT
     problem.m = m_end + 1;
     m_end = std::min(max_m, Find(device, problem).m_max);
     const Choice choice = Select(problem, device);
+    // Fewer rows than the entry's may fit its kernel.
+    Problem last = problem;
+    for (last.m = m_end; last.m > problem.m && Select(last, device) != choice; --last.m) {
+    }
+    m_end = last.m;
     if (!ranges.empty() && ranges.back().choice == choice) {
       ranges.back().m_end = m_end;
     } else {

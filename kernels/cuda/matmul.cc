@@ -59,8 +59,8 @@ class Matmul {
                                args_.y.row_stride, stream_));
   }
 
-  // At most `most_rows` of x a launch.
-  Status RunGemv(int64_t most_rows) {
+  // At most `most_rows` of x a launch; in one chain: cuda_gemv_chain.
+  Status RunGemv(int64_t most_rows, bool chain) {
     const int64_t rows = std::clamp<int64_t>(most_rows, 1, kGemvRows);
     const GemvPlan plan(shape_);
     GemvArgs gemv;
@@ -76,6 +76,7 @@ class Matmul {
     launch.f16 = args_.x.dtype == DType::kF16 && shape_.activation == QuantMode::kNone;
     launch.ring = core::StreamsWeights(device_.compute_capability);
     launch.multiprocessors = device_.cores;
+    launch.chains = shape_.chains.count;
     const auto* x = static_cast<const char*>(gemv.x);
     const float* x_scales = gemv.x_scales;
     for (int64_t row = 0; row < shape_.m; row += rows) {
@@ -83,8 +84,10 @@ class Matmul {
       if (x_scales != nullptr) gemv.x_scales = x_scales + row * gemv.x_scales_stride;
       gemv.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
       gemv.m = static_cast<int32_t>(std::min(rows, shape_.m - row));
-      NIBBLE_RETURN_IF_ERROR(
-          Check(ByCodes(LaunchGemvInt4, LaunchGemvTable, LaunchGemvFp8, gemv, launch)));
+      NIBBLE_RETURN_IF_ERROR(Check(
+          chain
+              ? ByCodes(LaunchGemvChainInt4, LaunchGemvChainTable, LaunchGemvChainFp8, gemv, launch)
+              : ByCodes(LaunchGemvInt4, LaunchGemvTable, LaunchGemvFp8, gemv, launch)));
     }
     return absl::OkStatus();
   }
@@ -96,21 +99,12 @@ class Matmul {
     return Check(ByCodes(LaunchMmaInt4, LaunchMmaTable, LaunchMmaFp8, places.plan, launch));
   }
 
-  Status RunWgmma(bool ordered) {
-    const WgmmaWorkspace places(shape_, device_, ordered);
-    auto launch = TilesLaunch<WgmmaLaunch>(places);
-    if (places.plan.pair_outputs == 0) {
-      char* copy = workspace_ + places.x_offset;
-      launch.x = copy;
-      launch.x_stride = places.k_padded;
-      NIBBLE_RETURN_IF_ERROR(
-          Check(LaunchArrangeActivations(x_, copy, static_cast<int32_t>(places.k_padded),
-                                         view_.codes_kind == Codes::kFP8, stream_)));
-    } else {
-      NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
-      if (shape_.m == 1) launch.x_stride = places.k_padded;  // one row may have any stride
+  Status RunWgmma(std::string_view kernel) {
+    const int64_t rows = WgmmaWorkspace::RowsOf(shape_, kernel).m;
+    for (int64_t row = 0; row < shape_.m; row += rows) {
+      NIBBLE_RETURN_IF_ERROR(RunWgmmaRows(kernel, row, std::min(rows, shape_.m - row)));
     }
-    return Check(ByCodes(LaunchWgmmaInt4, LaunchWgmmaTable, LaunchWgmmaFp8, places.plan, launch));
+    return absl::OkStatus();
   }
 
   Status RunGemm() {
@@ -178,13 +172,39 @@ class Matmul {
  private:
   Status Check(cudaError_t error) { return context_.Check(error, "a matmul"); }
 
+  // Rows of x from `row` on. Pairs take all of them.
+  Status RunWgmmaRows(std::string_view kernel, int64_t row, int64_t rows) {
+    MatmulShape shape = shape_;
+    shape.m = rows;
+    const WgmmaWorkspace places(shape, device_, kernel);
+    auto launch = TilesLaunch<WgmmaLaunch>(places);
+    launch.m = rows;
+    launch.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
+    if (places.plan.pair_outputs == 0) {
+      char* copy = workspace_ + places.x_offset;
+      launch.x = copy;
+      launch.x_stride = places.k_padded;
+      ActivationArgs x = x_;
+      x.x = static_cast<const char*>(x_.x) + row * args_.x.row_stride_bytes();
+      x.m = rows;
+      NIBBLE_RETURN_IF_ERROR(
+          Check(LaunchArrangeActivations(x, copy, static_cast<int32_t>(places.k_padded),
+                                         view_.codes_kind == Codes::kFP8, stream_)));
+    } else {
+      NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
+      if (rows == 1) launch.x_stride = places.k_padded;  // one row may have any stride
+    }
+    return Check(ByCodes(LaunchWgmmaInt4, LaunchWgmmaTable, LaunchWgmmaFp8, places.plan, launch));
+  }
+
   // 16-bit x as the kernels read it: whole units, in the weight's order, rows at multiples of 16
   // bytes. Where it does not lie so, a copy does.
   template <class Places, class To>
   Status WholeUnits(const Places& places, To& to) {
     to.x = args_.x.data;
     to.x_stride = args_.x.row_stride;
-    if (spec_.k % kUnitInputs == 0 && x_.order == nullptr &&
+    const bool apart = args_.x.row_stride > 0 || shape_.m == 1;  // a tensor map wants it so
+    if (apart && spec_.k % kUnitInputs == 0 && x_.order == nullptr &&
         IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
       return absl::OkStatus();
     }
@@ -254,24 +274,28 @@ class Matmul {
   ActivationArgs x_;
 };
 
+bool IsWgmma(const Choice& choice) { return choice.kernel.starts_with("cuda_wgmma"); }
+
 }  // namespace
 
 uint64_t MatmulWorkspaceBytes(const Problem& problem, const Choice& choice,
                               const DeviceInfo& device) {
   if (IsFp8Kernel(choice)) return Fp8MatmulWorkspaceBytes(problem, choice, device);
   const MatmulShape shape = ShapeOf(problem.weight, problem.m, problem.input, problem.quant);
-  const bool gemv = choice.kernel == "cuda_gemv";
+  const bool gemv = choice.kernel == "cuda_gemv" || choice.kernel == "cuda_gemv_chain";
   const bool mma = choice.kernel == "cuda_mma";
-  const bool ordered = choice.kernel == "cuda_wgmma_ordered";
-  const bool wgmma = choice.kernel == "cuda_wgmma" || ordered;
+  const bool wgmma = IsWgmma(choice);
   // Uneven groups leave these to cuBLASLt, which shows in the weight alone.
   const bool units = gemv || mma || wgmma;
   const bool gemm = choice.kernel == "cuda_gemm" || (units && shape.reorder);
-  return std::max({gemv ? GemvPlan(shape).workspace.total() : 0,
-                   mma ? MmaWorkspace(shape, device).workspace.total() : 0,
-                   wgmma ? WgmmaWorkspace(shape, device, ordered).workspace.total() : 0,
-                   gemm ? GemmPlan(shape).workspace.total() : 0,
-                   units || gemm ? 0 : F32Plan(shape).workspace.total()});
+  return std::max(
+      {gemv ? GemvPlan(shape).workspace.total() : 0,
+       mma ? MmaWorkspace(shape, device).workspace.total() : 0,
+       wgmma ? WgmmaWorkspace(WgmmaWorkspace::RowsOf(shape, choice.kernel), device, choice.kernel)
+                   .workspace.total()
+             : 0,
+       gemm ? GemmPlan(shape).workspace.total() : 0,
+       units || gemm ? 0 : F32Plan(shape).workspace.total()});
 }
 
 Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice& choice,
@@ -282,10 +306,10 @@ Status RunMatmul(const MatmulArgs& args, const CudaWeight& weight, const Choice&
   }
   Matmul matmul(args, weight, static_cast<char*>(workspace), device, context, blas, stream);
   const bool uneven_groups = weight.view().group_index != nullptr;
-  if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv(choice.tile_m);
+  if (choice.kernel == "cuda_gemv" && !uneven_groups) return matmul.RunGemv(choice.tile_m, false);
+  if (choice.kernel == "cuda_gemv_chain") return matmul.RunGemv(choice.tile_m, true);
   if (choice.kernel == "cuda_mma" && !uneven_groups) return matmul.RunMma();
-  if (choice.kernel == "cuda_wgmma" && !uneven_groups) return matmul.RunWgmma(false);
-  if (choice.kernel == "cuda_wgmma_ordered" && !uneven_groups) return matmul.RunWgmma(true);
+  if (IsWgmma(choice) && !uneven_groups) return matmul.RunWgmma(choice.kernel);
   if (choice.kernel != "cuda_gemm_f32") return matmul.RunGemm();
   return matmul.RunF32();
 }

@@ -4,7 +4,9 @@
 #define NIBBLE_KERNELS_CUDA_MATMUL_PLANS_H_
 
 #include <algorithm>
+#include <string_view>
 
+#include "kernels/core/packed_units.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/launch/gemm_mma.h"
 #include "kernels/cuda/launch/gemm_wgmma.h"
@@ -28,7 +30,9 @@ struct MatmulShape {
   QuantMode activation = QuantMode::kNone;
   bool dense = false;
   bool fp8 = false;
+  bool table = false;    // NF4 or FP4
   bool reorder = false;  // x may have to be put in the order of the weight's inputs
+  core::Chains chains;
 };
 
 inline MatmulShape ShapeOf(const WeightSpec& spec, int64_t m, DType input, QuantMode activation) {
@@ -39,7 +43,9 @@ inline MatmulShape ShapeOf(const WeightSpec& spec, int64_t m, DType input, Quant
           activation,
           spec.format == Format::kDense,
           spec.format == Format::kFP8,
-          spec.format == Format::kInt4 && spec.has_group_index};
+          spec.format == Format::kNF4 || spec.format == Format::kFP4,
+          spec.format == Format::kInt4 && spec.has_group_index,
+          core::ChainsOf(spec)};
 }
 
 struct F32Plan {
@@ -81,17 +87,33 @@ struct TilesWorkspace {
 };
 
 struct WgmmaWorkspace : TilesWorkspace<WgmmaPlan> {
-  // ordered: of cuda_wgmma_ordered.
-  WgmmaWorkspace(const MatmulShape& shape, const DeviceInfo& device, bool ordered)
-      : TilesWorkspace(shape, ordered
-                                  ? WgmmaPlan::Ordered(shape.m, shape.n, device.cores)
-                                  : WgmmaPlan(shape.m, shape.n, shape.k, shape.input == DType::kF16,
-                                              shape.fp8, device.cores)) {}
+  // kernel: cuda_wgmma or cuda_wgmma_chain. shape: of the rows of one launch, which are RowsOf it.
+  WgmmaWorkspace(const MatmulShape& shape, const DeviceInfo& device, std::string_view kernel)
+      : TilesWorkspace(shape, PlanOf(shape, device, kernel)) {}
+  static MatmulShape RowsOf(const MatmulShape& shape, std::string_view kernel) {
+    // Tiles in equal parts have sums of every part in the workspace.
+    constexpr int64_t kMostInParts = 256;
+    const bool parts =
+        kernel == "cuda_wgmma_chain" && shape.chains.count > 1 && shape.chains.of_half == 0;
+    MatmulShape rows = shape;
+    if (parts) rows.m = std::min(shape.m, kMostInParts);
+    return rows;
+  }
+
+ private:
+  static WgmmaPlan PlanOf(const MatmulShape& shape, const DeviceInfo& device,
+                          std::string_view kernel) {
+    if (kernel == "cuda_wgmma_chain") {
+      return WgmmaPlan::InChains(shape.m, shape.n, shape.chains.count, shape.chains.of_half,
+                                 device.cores);
+    }
+    return {shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8, device.cores};
+  }
 };
 
 struct MmaWorkspace : TilesWorkspace<MmaPlan> {
   MmaWorkspace(const MatmulShape& shape, const DeviceInfo& device)
-      : TilesWorkspace(shape, MmaPlan(shape.m, shape.n, shape.k, device.cores)) {}
+      : TilesWorkspace(shape, MmaPlan(shape.m, shape.n, shape.k, shape.table, device.cores)) {}
 };
 
 struct GemmPlan {

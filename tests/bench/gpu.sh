@@ -59,36 +59,48 @@ if $conformance; then
   fi
 fi
 
-sanitize() { # TOOL
-  local log="$output/$1.log" status=0
-  local variants='int4_group_128 int4_group_32_zp nf4_nested fp8_channel_bias fp8_block' filter='' variant
-  for variant in $variants; do
-    filter+=":*DequantizeTest.*cuda_$variant:*MatmulTest.MatchesTheOracleForEveryShape/cuda_$variant"
-    filter+=":*MatmulBitsTest.SpecialRowsStayInTheirRows/cuda_$variant"
-    filter+=":*MatmulCandidatesTest.RepeatAndKeepRowsApart/cuda_$variant"
-  done
-  filter+=':*GraphTest.EveryReplayReadsTheRowsOfThen*:*UnevenGroups*:*ARowDependsOnNothingElse*cuda_int4_group_128'
-  filter+=':*QuantizesAsTheOutput*cuda_fp8_block:*IdentityActivations*cuda_int4_act_order'
-  filter+=':*RowOpsTest.*EqualsNormThenQuantize*:*RowOpsTest.*EqualsSiluMulThenQuantize*'
+sanitize() { # TOOL NAME FILTER
+  local log="$output/$2.log" status=0
   # Of this project's kernels alone. That they ran shows in the tests: outputs start as NaN, and a sanitizer
   # that cannot attach makes every CUDA call fail.
-  compute-sanitizer --tool "$1" --kernel-regex kns=nibble --error-exitcode 9 \
-    "$(find_binary conformance_test)" --gtest_filter="${filter#:}" > "$log" 2>&1 || status=$?
-  if [[ $status -ne 0 ]] || ! grep -qE '^\[  PASSED  \] [1-9][0-9]* tests' "$log" ||
+  compute-sanitizer --tool "$1" --kernel-name kns=nibble --error-exitcode 9 \
+    "$(find_binary conformance_test)" --gtest_filter="${3#:}" > "$log" 2>&1 || status=$?
+  if [[ $status -ne 0 ]] || ! grep -qE '^\[  PASSED  \] [1-9][0-9]* tests?' "$log" ||
     ! grep -qE '(ERROR|RACECHECK) SUMMARY: 0 ' "$log"; then
     tail -n 20 "$log"
-    echo "$1: failed, exit code $status"
+    echo "$2: failed, exit code $status"
     return 1
   fi
-  echo "$1: $(grep -oE '(ERROR|RACECHECK) SUMMARY: .*' "$log"), $(grep -oE '[0-9]+ tests\.$' "$log" | tail -n 1)"
+  echo "$2: $(grep -oE '(ERROR|RACECHECK) SUMMARY: .*' "$log"), $(grep -oE '[0-9]+ tests?\.$' "$log" | tail -n 1)"
 }
 
 if $sanitizer; then
   echo '== compute-sanitizer'
   pids=()
-  for tool in memcheck racecheck initcheck synccheck; do
-    sanitize $tool & pids+=($!)
+  shapes='' others='' tiles=''
+  for variant in int4_group_128 int4_group_32_zp nf4_nested fp8_channel_bias fp8_block; do
+    shapes+=":*MatmulTest.MatchesTheOracleForEveryShape/cuda_$variant"
+    others+=":*DequantizeTest.*cuda_$variant:*MatmulBitsTest.SpecialRowsStayInTheirRows/cuda_$variant"
+    others+=":*MatmulCandidatesTest.RepeatAndKeepRowsApart/cuda_$variant"
   done
+  # Of each division of tiles one that is small.
+  for tile in 1000x1152_9 4300x200_65 4300x200_66 8600x256_33 66x14336_33 2900x40_900 22600x512_17; do
+    tiles+=":*MatmulSharedTilesTest*/cuda*_$tile"
+  done
+  rows=':*ARowDependsOnNothingElse*cuda_int4_group_128:*ARowDependsOnNothingElse*cuda_fp8_channel_bias'
+  rows+=':*GraphTest.EveryReplayReadsTheRowsOfThen*:*UnevenGroups*'
+  rows+=':*QuantizesAsTheOutput*cuda_fp8_block:*IdentityActivations*cuda_int4_act_order'
+  rows+=':*RowOpsTest.*EqualsNormThenQuantize*:*RowOpsTest.*EqualsSiluMulThenQuantize*'
+  for tool in memcheck initcheck synccheck; do
+    sanitize $tool $tool "$shapes$others$tiles$rows" & pids+=($!)
+  done
+  # It takes a hundred times as long: in parts, and without the slowest tests.
+  IFS=: read -ra filters <<< "${shapes#:}"
+  for filter in "${filters[@]}"; do
+    sanitize racecheck "racecheck_${filter##*cuda_}" "$filter" & pids+=($!)
+  done
+  sanitize racecheck racecheck_tiles "$tiles" & pids+=($!)
+  sanitize racecheck racecheck_rows "$rows" & pids+=($!)
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
   [[ $status -eq 0 ]] || exit 1
 fi

@@ -18,8 +18,8 @@ constexpr int kBlocks = 64;
 constexpr int kSteps = 2000;
 constexpr int kSharedBytes = 96 * 1024;
 
-// Half logic, half BF16 arithmetic, as a decoder's.
-template <int kInstructions>
+// Half logic, half BF16 arithmetic, as a decoder's, of so many registers.
+template <int kInstructions, int kRegisters>
 __device__ void OtherWork(uint32_t (&values)[8]) {
 #pragma unroll
   for (int i = 0; i < kInstructions; ++i) {
@@ -27,6 +27,10 @@ __device__ void OtherWork(uint32_t (&values)[8]) {
       asm volatile("lop3.b32 %0, %0, %1, %2, 0xEA;"
                    : "+r"(values[i % 8])
                    : "r"(values[(i + 3) % 8]), "r"(0x43004300u));
+    } else if (kRegisters == 3) {
+      asm volatile("fma.rn.bf16x2 %0, %0, %1, %2;"
+                   : "+r"(values[i % 8])
+                   : "r"(values[(i + 3) % 8]), "r"(values[(i + 6) % 8]));
     } else {
       asm volatile("fma.rn.bf16x2 %0, %0, %1, %2;"
                    : "+r"(values[i % 8])
@@ -35,7 +39,7 @@ __device__ void OtherWork(uint32_t (&values)[8]) {
   }
 }
 
-template <int kColumns, int kGroups, int kInstructions>
+template <int kColumns, int kGroups, int kInstructions, int kRegisters>
 __global__ void __launch_bounds__(kGroups * 128, 1)
     BesideKernel(long long* cycles, uint32_t* results) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -54,7 +58,7 @@ __global__ void __launch_bounds__(kGroups * 128, 1)
   for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
-      OtherWork<kInstructions * 2>(values);
+      OtherWork<kInstructions * 2, kRegisters>(values);
       HoldRegisters(sums);
       HoldRegisters(a[part]);
       WgmmaFence();
@@ -77,12 +81,12 @@ __global__ void __launch_bounds__(kGroups * 128, 1)
 #endif
 }
 
-template <int kColumns, int kGroups, int kInstructions>
+template <int kColumns, int kGroups, int kInstructions, int kRegisters>
 bool Measure() {
   long long* cycles = nullptr;
   uint32_t* results = nullptr;
   std::vector<long long> of_blocks(kBlocks);
-  const auto kernel = BesideKernel<kColumns, kGroups, kInstructions>;
+  const auto kernel = BesideKernel<kColumns, kGroups, kInstructions, kRegisters>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   cudaMalloc(&cycles, kBlocks * sizeof(*cycles));
   cudaMalloc(&results, kBlocks * kGroups * 128 * sizeof(*results));
@@ -102,12 +106,13 @@ bool Measure() {
   return true;
 }
 
-template <int kColumns, int kGroups>
+template <int kColumns, int kGroups, int kRegisters = 2>
 bool MeasureRow() {
-  std::printf("%7d %10d", kColumns, kGroups);
-  const bool ok = Measure<kColumns, kGroups, 0>() && Measure<kColumns, kGroups, 12>() &&
-                  Measure<kColumns, kGroups, 18>() && Measure<kColumns, kGroups, 24>() &&
-                  Measure<kColumns, kGroups, 36>();
+  std::printf("%7d %10d %9d", kColumns, kGroups, kRegisters);
+  const bool ok =
+      Measure<kColumns, kGroups, 0, kRegisters>() && Measure<kColumns, kGroups, 12, kRegisters>() &&
+      Measure<kColumns, kGroups, 18, kRegisters>() &&
+      Measure<kColumns, kGroups, 24, kRegisters>() && Measure<kColumns, kGroups, 36, kRegisters>();
   std::printf("\n");
   return ok;
 }
@@ -118,9 +123,10 @@ bool MeasureRow() {
 int main() {
   using nibble::cuda::MeasureRow;
   std::printf("cycles of a wgmma beside so many other instructions of its warpgroup\n");
-  std::printf("columns warpgroups %8d %8d %8d %8d %8d\n", 0, 12, 18, 24, 36);
+  std::printf("columns warpgroups registers %8d %8d %8d %8d %8d\n", 0, 12, 18, 24, 36);
   const bool ok = MeasureRow<16, 4>() && MeasureRow<32, 4>() && MeasureRow<64, 2>() &&
                   MeasureRow<64, 4>() && MeasureRow<128, 2>() && MeasureRow<128, 4>() &&
-                  MeasureRow<256, 2>();
+                  MeasureRow<256, 2>() && MeasureRow<64, 4, 3>() && MeasureRow<128, 4, 3>() &&
+                  MeasureRow<256, 2, 3>();
   return ok ? 0 : 1;
 }

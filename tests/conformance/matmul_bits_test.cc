@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gtest/gtest.h"
+#include "tests/conformance/layer.h"
 #include "tests/conformance/params.h"
 #include "tests/conformance/runner.h"
 
@@ -202,6 +204,35 @@ TEST_P(FewRowsTest, HaveTheSameBitsInEveryBatchWhereAsked) {
       for (const int64_t k : {4096, 4224, 8320}) ExpectSameRows(variant, 4300, k, {1, 8, 16});
     }
     if (variant.name == "fp8_channel_bias") ExpectSameRows(variant, 4300, 4224, {1, 8, 16});
+  }
+}
+
+// So many outputs that a GPU shares K between two blocks, or gives all of it to one.
+TEST_P(FewRowsTest, HaveTheSameBitsWithManyOutputsAsAmongManyRows) {
+  runner_.set_batch_invariant(true);
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "int4_group_128" && variant.name != "int4_group_32_zp" &&
+        variant.name != "nf4_nested" && variant.name != "fp4_nested" &&
+        variant.name != "fp8_channel_bias") {
+      continue;
+    }
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8500, 384}, {16900, 512}}) {
+      SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
+      const CanonicalWeight weight = RandomWeight(variant.SpecOf(n, k), 35);
+      Layer layer(GetParam(), runner_, weight);
+      layer.ExpectOracle(3, DType::kBF16, DType::kBF16, 36);
+      const auto uploaded = runner_.Upload(weight);
+      for (const DType dtype : {DType::kBF16, DType::kF16}) {
+        const HostMatrix x = RandomActivations(dtype, 66, k, 38);
+        const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
+        for (const int64_t m : {1, 8, 9, 17, 33}) {
+          const HostMatrix part = runner_.Matmul(*uploaded, {.x = x.Rows(m, m)}, DType::kF32);
+          for (int64_t row = 0; row < m; ++row) {
+            ASSERT_EQ(Row(part, row), Row(y, m + row)) << "M = " << m << ", row " << row;
+          }
+        }
+      }
+    }
   }
 }
 

@@ -1,8 +1,5 @@
 // Matmul of every format and variant against the float64 oracle over the exactly decoded weight.
 
-#include <algorithm>
-#include <string_view>
-
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 #include "nibble/quantize.h"
@@ -112,49 +109,6 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForManyOutputsOfLongRows) {
       layer.ExpectOracle(11, DType::kBF16, DType::kF32, 35);
       runner_.set_batch_invariant(false);
     }
-  }
-}
-
-// Tiles of 64, 128 and 256 outputs whose K several blocks share, some that no block shares, tiles
-// of 256 rows, whole and halved, and outputs, rows and inputs that do not come out even; the
-// answers repeat.
-TEST_P(MatmulBackendTest, MatchesTheOracleForTilesThatBlocksShare) {
-  constexpr struct {
-    std::string_view variant;
-    int64_t n, k, m;
-    DType input;
-  } kProblems[] = {{"int4_group_128", 1000, 1152, 9, DType::kBF16},
-                   {"int4_group_32_zp", 70, 4608, 12, DType::kF16},
-                   {"fp4_nested", 130, 4096, 16, DType::kBF16},
-                   {"int4_act_order", 130, 4100, 17, DType::kBF16},
-                   {"nf4_nested", 200, 4224, 33, DType::kBF16},
-                   {"int4_group_32_zp", 130, 4100, 70, DType::kBF16},
-                   {"nf4_nested", 130, 4096, 70, DType::kF16},
-                   {"int4_group_128", 150, 2048, 140, DType::kF16},
-                   {"int4_group_32_zp", 4300, 1664, 17, DType::kBF16},
-                   {"int4_group_128", 4300, 896, 20, DType::kF16},
-                   {"nf4_nested", 4300, 640, 33, DType::kBF16},
-                   {"int4_group_32_zp", 4300, 200, 65, DType::kBF16},
-                   {"int4_group_128", 4300, 200, 66, DType::kF16},
-                   {"int4_group_128", 8600, 1152, 9, DType::kBF16},
-                   {"nf4_nested", 8600, 256, 33, DType::kBF16},
-                   {"int4_group_32_zp", 8600, 200, 65, DType::kBF16},
-                   {"int4_group_128", 66, 14336, 33, DType::kBF16},
-                   {"int4_group_128", 130, 11520, 16, DType::kBF16},
-                   {"nf4_nested", 4230, 1280, 65, DType::kBF16},
-                   {"nf4_nested", 8460, 256, 65, DType::kBF16},
-                   {"int4_group_128", 2900, 40, 900, DType::kBF16},
-                   {"int4_group_128", 8711, 136, 513, DType::kBF16},
-                   {"int4_group_32_zp", 8711, 72, 513, DType::kBF16},
-                   {"nf4_nested", 8711, 136, 514, DType::kBF16}};
-  for (const auto& [name, n, k, m, input] : kProblems) {
-    SCOPED_TRACE(fmt::format("{} {}x{} M={}", name, n, k, m));
-    const std::vector<Variant> variants = AllVariants();
-    const auto variant = std::ranges::find(variants, name, &Variant::name);
-    ASSERT_NE(variant, variants.end());
-    Layer layer(GetParam(), runner_, RandomWeight(variant->SpecOf(n, k), 40));
-    layer.ExpectOracle(m, input, m % 2 == 0 ? input : DType::kF32, 41);
-    layer.ExpectRepeats(m, input, 3, 42);
   }
 }
 

@@ -92,8 +92,17 @@ __device__ inline void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits for the end of the phase of this parity. The phase before must be known to have ended: until
-// then this one counts as the last but one, which has.
+// A warp's arrivals once all its lanes are here: as many as a barrier counts for each warp. One
+// lane would do after __syncwarp, but compute-sanitizer's racecheck does not see that order, and
+// all cost no more: 1.00 +- 0.01 of the time with 1 to 64 rows, H200.
+inline constexpr int kWarpArrivals = 32;
+__device__ inline void ArriveByWarp(uint32_t barrier) {
+  __syncwarp();
+  Arrive(barrier);
+}
+
+// Waits for the end of the phase of this parity. The phase before must be known to have ended:
+// until then this one counts as the last but one, which has.
 __device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {
@@ -107,6 +116,21 @@ __device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
         : "r"(barrier), "r"(parity)
         : "memory");
   }
+}
+
+// The same as a loop of two instructions, for loops that have few.
+__device__ inline void AwaitPhase(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra done;\n"
+      "bra again;\n"
+      "done:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
 // Copies `bytes` (a multiple of 16, as are both addresses) and tells `barrier`.

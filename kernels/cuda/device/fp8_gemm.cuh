@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, kFp8GemmWarps);
+      InitBarrier(empty + stage * 8, kFp8GemmWarps * kWarpArrivals);
     }
     FenceBarrierInit();
   }
@@ -202,8 +202,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           }
         }
       }
-      __syncwarp();
-      if (lane == 0) Arrive(empty + stage * 8);
+      ArriveByWarp(empty + stage * 8);
       if constexpr (!Shape::kBlock) {
 #pragma unroll
         for (int i = 0; i < kRows / 2; ++i) sums[i] = __fadd_rn(sums[i], part[i]);

@@ -30,15 +30,13 @@ inline constexpr int kWgmmaMaxStages = 12;
 inline constexpr int kWgmmaRows = 64;  // of a warpgroup
 inline constexpr int kWgmmaAlign = 1024;
 
-// kColumns: rows of x of a block. kGroups: multiplying warpgroups. kScaled: weights are scaled
-// before they are multiplied, and rounded once more for it. kOrdered: sums are added in the order
-// of the GEMV with 16 warps (UnitWalk), which makes their bits the same; no tile is shared.
-template <int kColumns_, int kGroups_, bool kScaled_ = false, bool kOrdered_ = false>
+// kColumns: rows of x of a block. kGroups: multiplying warpgroups. kScaled: sums need no scales, as
+// weights have none, or have been multiplied by them and rounded once more.
+template <int kColumns_, int kGroups_, bool kScaled_ = false>
 struct WgmmaShape {
   static constexpr int kColumns = kColumns_;
   static constexpr int kGroups = kGroups_;
   static constexpr bool kScaled = kScaled_;
-  static constexpr bool kOrdered = kOrdered_;
   static constexpr int kRows = kGroups * kWgmmaRows;
   static constexpr int kTiles = kRows / kUnitRows;
   static constexpr int kMultiplying = kGroups * 128;  // threads
@@ -125,34 +123,6 @@ struct WgmmaWork {
   int32_t own_;
 };
 
-// The units of a tile that a block takes, in turn: those of `work` from the first to the last; or,
-// kOrdered, all of them in the chains of the GEMV, whose warp i of 16 takes every 16th from i on.
-template <bool kOrdered>
-class UnitWalk {
- public:
-  template <class Work>
-  __device__ UnitWalk(const Work& work, int32_t units)
-      : unit_(work.first), end_(kOrdered ? units : work.end) {}
-  __device__ int32_t unit() const { return unit_; }
-  __device__ bool Done() const { return unit_ >= end_ || (kOrdered && chain_ == kChains); }
-  __device__ bool EndsChain() const { return unit_ + kChains >= end_; }
-  __device__ void Next() {
-    if constexpr (!kOrdered) {
-      ++unit_;
-    } else if (EndsChain()) {
-      unit_ = ++chain_;
-    } else {
-      unit_ += kChains;
-    }
-  }
-
- private:
-  static constexpr int32_t kChains = 16;
-  int32_t unit_;
-  int32_t end_;
-  int32_t chain_ = 0;
-};
-
 // The stages' barriers of a block.
 struct WgmmaBarriers {
   uint64_t full[kWgmmaMaxStages];
@@ -221,35 +191,22 @@ __device__ inline void ProduceStages(const WeightView& w, const WgmmaArgs& args,
   };
   WgmmaWork<Asking::kThread> work(args, w.units);
   if (!work.Next(args, w.units)) return;
-  using Walk = UnitWalk<Shape::kOrdered>;
   const int early = min(args.stages, work.end - work.first);
-  Walk ahead(work, w.units);
-  for (int i = 0; i < early; ++i, ahead.Next()) copy_weights(work.tile, ahead.unit(), i);
+  for (int i = 0; i < early; ++i) copy_weights(work.tile, work.first + i, i);
   WaitForDependencies();
-  ahead = Walk(work, w.units);
-  for (int i = 0; i < early; ++i, ahead.Next()) copy_x(work.tile, ahead.unit(), i);
+  for (int i = 0; i < early; ++i) copy_x(work.tile, work.first + i, i);
   WgmmaSlot slot;  // the first phase of `empty` ends with the first use of a stage
   int fill = 0;
   do {
-    for (Walk walk(work, w.units); !walk.Done(); walk.Next(), ++fill) {
+    for (int32_t unit = work.first; unit < work.end; ++unit, ++fill) {
       if (fill >= early) {
         if (fill >= args.stages) WaitBarrier(empty + slot.stage * 8, slot.parity ^ 1);
-        copy_weights(work.tile, walk.unit(), slot.stage);
-        copy_x(work.tile, walk.unit(), slot.stage);
+        copy_weights(work.tile, unit, slot.stage);
+        copy_x(work.tile, unit, slot.stage);
       }
       slot.Advance(args.stages);
     }
   } while (work.Next(args, w.units));
-}
-
-// `totals` to `all`, and zero.
-template <int kSize>
-__device__ inline void EndChain(float (&all)[kSize], float (&totals)[kSize]) {
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) {
-    all[i] = __fadd_rn(all[i], totals[i]);
-    totals[i] = 0.0f;
-  }
 }
 
 template <int kSize>
@@ -418,19 +375,6 @@ __global__ void __launch_bounds__(Shape::kMultiplying)
   }
 }
 
-// The weights of 32 inputs multiplied by their scales, of the lane's two rows, in place.
-template <class Pairs>
-__device__ inline void ScaleWeights(float2 scale, uint32_t (&low)[4], uint32_t (&high)[4]) {
-  constexpr uint32_t kMinusZero = 0x80008000u;
-  const uint32_t low_scale = Pairs::Splat(scale.x);
-  const uint32_t high_scale = Pairs::Splat(scale.y);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    low[j] = Pairs::Fma(low[j], low_scale, kMinusZero);
-    high[j] = Pairs::Fma(high[j], high_scale, kMinusZero);
-  }
-}
-
 // The weights of 32 inputs as operands of two wgmmas.
 __device__ inline void ToFragments(const uint32_t (&low)[4], const uint32_t (&high)[4],
                                    uint32_t (*fragments)[4]) {
@@ -444,18 +388,14 @@ __device__ inline void ToFragments(const uint32_t (&low)[4], const uint32_t (&hi
 }
 
 // Part `part` of a unit, kBlocks x 32 inputs, as operands of wgmmas of 16 inputs each.
-template <class Pairs, class Unit, bool kScaled, int kBlocks>
+template <class Unit, int kBlocks>
 __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, Unit& unit, int part,
                                   uint32_t (&fragments)[kBlocks * 2][4]) {
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i) {
-    const int block = part * kBlocks + i;
     uint32_t low[4];
     uint32_t high[4];
-    unit.Decode(w, table, block, low, high);
-    if constexpr (kScaled && Unit::kScalesPerUnit > 0) {
-      ScaleWeights<Pairs>(unit.Scale(w, block * Unit::kScalesPerUnit / 4), low, high);
-    }
+    unit.Decode(w, table, part * kBlocks + i, low, high);
     ToFragments(low, high, fragments + 2 * i);
   }
 }
@@ -483,7 +423,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (threadIdx.x == Shape::kMultiplying) {
     for (int stage = 0; stage < args.stages; ++stage) {
       InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, Shape::kGroups * 4);
+      InitBarrier(empty + stage * 8, Shape::kGroups * 4 * kWarpArrivals);
     }
     FenceBarrierInit();
   }
@@ -505,14 +445,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       ring + Stage::kScalesAt + warp * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes;
   const uint32_t zeros_at = ring + Stage::kZerosAt + warp * Unit::kZeroBytes + lane / 4 * 2;
   const int stages = Kept(args.stages);
-  const auto give_back = [&](int stage) {
-    __syncwarp();
-    if (lane == 0) Arrive(empty + stage * 8);
-  };
+  const auto give_back = [&](int stage) { ArriveByWarp(empty + stage * 8); };
   WgmmaSlot slot;
   float sums[kColumns / 2];
   float totals[Shape::kScaled ? 1 : kColumns / 2];  // of a chain of units
-  float all[Shape::kOrdered ? kColumns / 2 : 1];
   uint32_t a[2][kBlocks * 2][4];
   WgmmaWork<Asking::kWarp> work(args, w.units);
   while (work.Next(args, w.units)) {
@@ -523,14 +459,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) totals[i] = 0.0f;
     }
-    if constexpr (Shape::kOrdered) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) all[i] = 0.0f;
-    }
     float2 scale = {};  // of the sums
     int before = -1;    // the stage that they are of
-    bool ends_chain = false;
-    for (UnitWalk<Shape::kOrdered> walk(work, w.units); !walk.Done(); walk.Next()) {
+    for (int32_t unit = work.first; unit < work.end; ++unit) {
       const uint32_t offset = slot.stage * Stage::kBytes;
       const uint64_t x = SwizzledOperand(OfWarp(ring + offset));
       WaitBarrier(full + slot.stage * 8, slot.parity);
@@ -544,7 +475,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
           for (int part = 0; part < 2; ++part) {
-            DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now, part, a[part]);
+            DecodePart<Unit, kBlocks>(w, shared_words, now, part, a[part]);
             HoldRegisters(sums);
             HoldRegisters(a[part]);
             WgmmaFence();
@@ -564,7 +495,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
           auto& fragments = a[part % 2];
-          DecodePart<Pairs, Unit, false, kBlocks>(w, shared_words, now, part, fragments);
+          DecodePart<Unit, kBlocks>(w, shared_words, now, part, fragments);
           const bool starts = part * kScales % kParts == 0;
           if (starts && (part > 0 || before >= 0)) {
             WgmmaWait<0>();
@@ -572,9 +503,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             HoldRegisters(a[(part + 1) % 2]);
             if (part == 0) give_back(before);
             AddScaled(totals, sums, scale);
-            if constexpr (Shape::kOrdered) {
-              if (part == 0 && ends_chain) EndChain(all, totals);
-            }
           }
           HoldRegisters(sums);
           HoldRegisters(fragments);
@@ -593,7 +521,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         }
       }
       before = slot.stage;
-      ends_chain = walk.EndsChain();
       slot.Advance(stages);
     }
     WgmmaWait<0>();
@@ -601,9 +528,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     HoldRegisters(sums);
     if constexpr (!Shape::kScaled) {
       AddScaled(totals, sums, scale);
-      if constexpr (Shape::kOrdered) EndChain(all, totals);
 #pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) sums[i] = Shape::kOrdered ? all[i] : totals[i];
+      for (int i = 0; i < kColumns / 2; ++i) sums[i] = totals[i];
     }
     if (work.end - work.first < w.units) {
       StoreShare<Shape>(args, work.first == 0, sums);

@@ -23,18 +23,17 @@
 namespace nibble::cuda {
 
 // As WgmmaShape. kSplits: warpgroups that share outputs, each of which takes every kSplits-th unit.
-template <int kColumns_, int kGroups_, bool kScaled_, int kSplits_>
+template <int kColumns_, int kGroups_, int kSplits_>
 struct WgmmaClusterShape {
   static constexpr int kColumns = kColumns_;
   static constexpr int kGroups = kGroups_;
-  static constexpr bool kScaled = kScaled_;
   static constexpr int kSplits = kSplits_;
   static constexpr int kBlocks = 2;  // of a cluster
   static constexpr int kRows = kGroups / kSplits * kWgmmaRows;
   static constexpr int kTiles = kRows / kUnitRows;
   static constexpr int kMultiplying = kGroups * 128;
   static constexpr int kVectors = kColumns / 8;
-  static constexpr bool kSmallParts = kGroups == 4 && (kScaled || kColumns > 32);
+  static constexpr bool kSmallParts = kGroups == 4 && kColumns > 32;
   static constexpr int kThreads = kMultiplying + 128;
   static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
   static constexpr int kRegisters = kGroups == 4 ? 112 : 232;
@@ -307,11 +306,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     PrefetchMap(maps.x);
     for (int stage = 0; stage < Rings::kStages; ++stage) {
       InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, Shape::kTiles);
+      InitBarrier(empty + stage * 8, Shape::kTiles * kWarpArrivals);
     }
     for (int stage = 0; stage < Rings::kXStages; ++stage) {
       InitBarrier(x_full + stage * 8, 1);
-      InitBarrier(x_empty + stage * 8, Shape::kTiles);
+      InitBarrier(x_empty + stage * 8, Shape::kTiles * kWarpArrivals);
     }
     InitBarrier(inbox_barrier, 1);
     ArriveExpecting(inbox_barrier, Shape::kInboxBytes);
@@ -342,10 +341,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t scales_at =
       ring + Rings::kScalesAt + tile16 * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes;
   const uint32_t zeros_at = ring + Rings::kZerosAt + tile16 * Unit::kZeroBytes + lane / 4 * 2;
-  const auto give_back = [&](uint32_t barrier) {
-    __syncwarp();
-    if (lane == 0) Arrive(barrier);
-  };
   const auto await_x = [&](const WgmmaSlot& at) {
     // Others gave it back: they have waited for the phase before.
     if constexpr (Rings::kXOfAny) WaitBarrier(x_empty + at.stage * 8, at.parity ^ 1);
@@ -355,7 +350,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   WgmmaSlot x_slot;
   slot.stage = x_slot.stage = split;
   float sums[kColumns / 2] = {};
-  float totals[Shape::kScaled ? 1 : kColumns / 2] = {};
+  float totals[kColumns / 2] = {};
   uint32_t a[2][kBlocks * 2][4];
   float2 scale = {};  // of the sums
   int before = -1;    // the stage of x that they are of
@@ -365,61 +360,34 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     WaitBarrier(full + slot.stage * 8, slot.parity);
     Unit now;
     now.Load(codes_at + offset, scales_at + offset, zeros_at + offset);
-    if constexpr (Shape::kScaled) {
-      // As in WgmmaKernel, two parts a half of a unit.
-      constexpr int kSteps = kBlocks * 2;
-#pragma unroll 1
-      for (int half = 0; half < 2; ++half) {
-        const uint64_t x_half = x + half * (Rings::kXHalfBytes >> 4);
 #pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          DecodePart<Pairs, Unit, true, kBlocks>(w, shared_words, now, part, a[part]);
-          if (part == 0 && half == 0) await_x(x_slot);
-          HoldRegisters(sums);
-          HoldRegisters(a[part]);
-          WgmmaFence();
-#pragma unroll
-          for (int i = 0; i < kSteps; ++i) {
-            Wgmma(Pairs{}, sums, a[part][i], x_half + (part * kSteps + i) * kSwizzledStep, 1);
-          }
-          WgmmaCommit();
-          WgmmaWait<1>();
-          HoldRegisters(a[1 - part]);
-          if (part == 0 && half == 0 && before >= 0) give_back(x_empty + before * 8);
-        }
-        if (half == 0) now.NextHalf();
-      }
-      give_back(empty + slot.stage * 8);
-    } else {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        auto& fragments = a[part % 2];
-        DecodePart<Pairs, Unit, false, kBlocks>(w, shared_words, now, part, fragments);
-        const bool starts = part * kScales % kParts == 0;
-        if (starts && (part > 0 || before >= 0)) {
-          WgmmaWait<0>();
-          HoldRegisters(sums);
-          HoldRegisters(a[(part + 1) % 2]);
-          if (part == 0) give_back(x_empty + before * 8);
-          AddScaled(totals, sums, scale);
-        }
+    for (int part = 0; part < kParts; ++part) {
+      auto& fragments = a[part % 2];
+      DecodePart<Unit, kBlocks>(w, shared_words, now, part, fragments);
+      const bool starts = part * kScales % kParts == 0;
+      if (starts && (part > 0 || before >= 0)) {
+        WgmmaWait<0>();
         HoldRegisters(sums);
-        HoldRegisters(fragments);
-        if (part == 0) await_x(x_slot);
-        if (part == kParts - 1) give_back(empty + slot.stage * 8);
-        WgmmaFence();
-#pragma unroll
-        for (int i = 0; i < kBlocks * 2; ++i) {
-          const int at = part * kBlocks * 2 + i;  // of 16 inputs
-          Wgmma(Pairs{}, sums, fragments[i],
-                x + at / 4 * (Rings::kXHalfBytes >> 4) + at % 4 * kSwizzledStep,
-                starts && i == 0 ? 0 : 1);
-        }
-        WgmmaCommit();
-        WgmmaWait<1>();
         HoldRegisters(a[(part + 1) % 2]);
-        scale = now.Scale(w, part * kScales / kParts);
+        if (part == 0) ArriveByWarp(x_empty + before * 8);
+        AddScaled(totals, sums, scale);
       }
+      HoldRegisters(sums);
+      HoldRegisters(fragments);
+      if (part == 0) await_x(x_slot);
+      if (part == kParts - 1) ArriveByWarp(empty + slot.stage * 8);
+      WgmmaFence();
+#pragma unroll
+      for (int i = 0; i < kBlocks * 2; ++i) {
+        const int at = part * kBlocks * 2 + i;  // of 16 inputs
+        Wgmma(Pairs{}, sums, fragments[i],
+              x + at / 4 * (Rings::kXHalfBytes >> 4) + at % 4 * kSwizzledStep,
+              starts && i == 0 ? 0 : 1);
+      }
+      WgmmaCommit();
+      WgmmaWait<1>();
+      HoldRegisters(a[(part + 1) % 2]);
+      scale = now.Scale(w, part * kScales / kParts);
     }
     before = x_slot.stage;
     slot.AdvanceBy(Shape::kSplits, Rings::kStages);
@@ -430,12 +398,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   // The last stages, which nobody fills again, are not given back.
   if constexpr (Rings::kLateInbox) ArriveCluster<true>();
   const uint32_t inbox = x_ring + static_cast<uint32_t>(Rings::kInboxAt);
-  if constexpr (!Shape::kScaled) {
-    AddScaled(totals, sums, scale);
-    AddInCluster<Shape>(w, args, work.tile, totals, x_ring, inbox, inbox_barrier);
-  } else {
-    AddInCluster<Shape>(w, args, work.tile, sums, x_ring, inbox, inbox_barrier);
-  }
+  AddScaled(totals, sums, scale);
+  AddInCluster<Shape>(w, args, work.tile, totals, x_ring, inbox, inbox_barrier);
 #endif
 }
 

@@ -130,14 +130,14 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
       if constexpr (Unit::kBoxed) PrefetchMap(map);
       for (int stage = 0; stage < ring_args.stages; ++stage) {
         InitBarrier(SharedAddress(ring.full + stage), 1);
-        InitBarrier(SharedAddress(ring.empty + stage), kStageUnits);
+        InitBarrier(SharedAddress(ring.empty + stage), kStageUnits * kWarpArrivals);
       }
       for (int part = 0; part < kRingMaxParts; ++part) {
         InitBarrier(SharedAddress(ring.x_full + part), 1);
       }
       for (int buffer = 0; buffer < 2; ++buffer) {
-        InitBarrier(SharedAddress(ring.partial_full + buffer), Shape::kWarps * 32);
-        InitBarrier(SharedAddress(ring.partial_empty + buffer), Shape::kReducers * 32);
+        InitBarrier(SharedAddress(ring.partial_full + buffer), Shape::kWarps * kWarpArrivals);
+        InitBarrier(SharedAddress(ring.partial_empty + buffer), Shape::kReducers * kWarpArrivals);
       }
       FenceBarrierInit();
     }
@@ -213,8 +213,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     taken.Advance(Shape::kStagesPerRound, stages);
   };
   const auto give_back = [&] {
-    __syncwarp();
-    if (lane == 0) Arrive(full_at + (kRingEmptyAt + used.stage) * 8);
+    ArriveByWarp(full_at + (kRingEmptyAt + used.stage) * 8);
     used.Advance(Shape::kStagesPerRound, stages);
   };
   float sums[kTiles][kColumns][4];

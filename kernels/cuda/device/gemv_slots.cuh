@@ -251,8 +251,8 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   const uint32_t shared = Kept(SharedAddress(shared_words));
   Slots<Unit, Shape> slots(w, args, shared);
   if (threadIdx.x == 0) {
-    InitBarrier(SharedAddress(barriers), kSlotsWarps);
-    InitBarrier(SharedAddress(barriers + 1), kSlotsWarps);
+    InitBarrier(SharedAddress(barriers), kSlotsWarps * kWarpArrivals);
+    InitBarrier(SharedAddress(barriers + 1), kSlotsWarps * kWarpArrivals);
   }
   slots.FillAll();
   static_assert(kSlotsWarps == 16);
@@ -305,8 +305,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     if (rounds == 0 && turn > 0) reduce(last_tile);
     slots.StoreSums(sums,
                     partials + (turn & 1) * places.buffer_floats + slots.warp * places.warp_floats);
-    __syncwarp();
-    if (lane == 0) Arrive(SharedAddress(barriers) + (turn & 1) * 8);
+    ArriveByWarp(SharedAddress(barriers) + (turn & 1) * 8);
     ++turn;
   }
   reduce(tile - static_cast<int>(gridDim.x));

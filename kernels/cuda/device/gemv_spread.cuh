@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   const int rounds = slots.rounds;
   const uint32_t x_full = SharedAddress(barriers + 2);
   if (threadIdx.x == 0) {
-    InitBarrier(SharedAddress(barriers), kSlotsWarps);
-    InitBarrier(SharedAddress(barriers + 1), kSlotsWarps);
+    InitBarrier(SharedAddress(barriers), kSlotsWarps * kWarpArrivals);
+    InitBarrier(SharedAddress(barriers + 1), kSlotsWarps * kWarpArrivals);
     InitBarrier(x_full, 1);
     FenceBarrierInit();
     ArriveExpecting(x_full, args.m * w.units * kUnitInputs * 2);
@@ -121,8 +121,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     }
     slots.StoreSums(sums, partials + (turn & 1) * places.partials.buffer_floats +
                               slots.warp * places.partials.warp_floats);
-    __syncwarp();
-    if (lane == 0) Arrive(SharedAddress(barriers) + (turn & 1) * 8);
+    ArriveByWarp(SharedAddress(barriers) + (turn & 1) * 8);
     ++turn;
   }
   if (turn > 0) reduce(tile - static_cast<int>(gridDim.x));
@@ -153,10 +152,10 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   if (threadIdx.x == kSlotsThreads) {
     for (int stage = 0; stage < places.x_stages; ++stage) {
       InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, kSpreadStageUnits * places.cluster);
+      InitBarrier(empty + stage * 8, kSpreadStageUnits * places.cluster * kWarpArrivals);
     }
-    InitBarrier(partial_full, kSlotsWarps);
-    InitBarrier(partial_empty, kSlotsWarps);
+    InitBarrier(partial_full, kSlotsWarps * kWarpArrivals);
+    InitBarrier(partial_empty, kSlotsWarps * kWarpArrivals);
     FenceBarrierInit();
   }
   if (multiplies) {
@@ -210,11 +209,8 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
       const uint32_t buffer = SharedAddress(shared_words) + places.partials.partials_at;
       WaitBarrier(partial_full, turn & 1);
       slots.StoreTile(buffer, places.partials.warp_floats * 4, tile, turn);
-      __syncwarp();
-      if (lane == 0) Arrive(partial_empty);
+      ArriveByWarp(partial_empty);
     };
-    // Whose barrier of a stage this lane tells.
-    const uint32_t told = SharedOf(empty, min(lane, places.cluster - 1));
     int stage = slots.warp / kSpreadStageUnits;
     uint32_t parity = 0;
     uint32_t slot = slots.own;
@@ -231,7 +227,9 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
         Fragments<typename Unit::Inputs, kColumns> x;
         LoadSharedFragments(args, x_own + stage * stage_bytes, places.x_row_bytes, lane, x);
         __syncwarp();
-        if (lane < places.cluster) ArriveInCluster(told + stage * 8);
+        for (int to = 0; to < places.cluster; ++to) {
+          ArriveInCluster(SharedOf(empty, to) + stage * 8);
+        }
         stage += kSpreadHalves;
         if (stage >= places.x_stages) {
           stage -= places.x_stages;
@@ -245,8 +243,7 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
       if (there) {
         if (turn > 0) WaitBarrier(partial_empty, (turn - 1) & 1);
         slots.StoreSums(sums, partials + slots.warp * places.partials.warp_floats);
-        __syncwarp();
-        if (lane == 0) Arrive(partial_full);
+        ArriveByWarp(partial_full);
       }
     }
     const int last = static_cast<int>(blockIdx.x) + (turns - 1) * step;

@@ -53,14 +53,6 @@ struct QuadInt4Unit : QuadWords {
   __device__ float2 Scale(const WeightView& w, int i) const {
     return WidenHalfScales(w.scale_type == Element::kBF16, scales[i]);
   }
-  // Inputs 64 to 127 become 0 to 63 of Decode and Scale.
-  __device__ void NextHalf() {
-#pragma unroll
-    for (int i = 0; i < kScales / 2; ++i) {
-      scales[i] = scales[kScales / 2 + i];
-      if constexpr (kZeroPoints) zeros[i] = zeros[kScales / 2 + i];
-    }
-  }
   // The second half's words are asked for as soon as the first one's are decoded.
   __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) {
@@ -106,7 +98,6 @@ struct QuadTableUnit : QuadWords {
     }
   }
   __device__ float2 Scale(const WeightView&, int i) const { return scales[i]; }
-  __device__ void NextHalf() { scales[0] = scales[kScales - 1]; }
   // Byte t of the word is pair t.
   __device__ static uint32_t Pair(const uint32_t* table, uint32_t word) {
     const uint32_t lane_bytes = threadIdx.x % 32 * 4;

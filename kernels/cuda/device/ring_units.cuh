@@ -51,15 +51,6 @@ struct RingInt4Unit {
   __device__ float2 Scale(const WeightView&, int i) const {
     return WidenHalfScales(kBF16Scales, scales[i]);
   }
-  // Inputs 64 to 127 become 0 to 63 of Decode and Scale.
-  __device__ void NextHalf() {
-    words[0] = words[1];
-#pragma unroll
-    for (int i = 0; i < kScales / 2; ++i) {
-      scales[i] = scales[kScales / 2 + i];
-      if constexpr (kZeroPoints) zeros[i] = zeros[kScales / 2 + i];
-    }
-  }
   __device__ void Decode(const WeightView&, const uint32_t*, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) const {
     using Words = Int4Words<Pairs>;
@@ -106,11 +97,6 @@ struct RingTableUnit {
     }
   }
   __device__ float2 Scale(const WeightView&, int i) const { return scales[i]; }
-  // Inputs 64 to 127 become 0 to 63 of Decode and Scale.
-  __device__ void NextHalf() {
-    words[0] = words[1];
-    scales[0] = scales[kScales - 1];
-  }
   __device__ void Decode(const WeightView&, const uint32_t* table, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) const {
     const uint4& half = words[i / 2];

@@ -51,6 +51,9 @@ __device__ inline uint64_t SwizzledOperand(uint32_t shared) {
   return ((shared & 0x3FFFFu) >> 4) | uint64_t{1} << 16 | (kEightRows >> 4) << 32 | kSwizzle128;
 }
 inline constexpr uint64_t kSwizzledStep = 32 >> 4;
+// The same from a lower half that is kept: (address >> 4) | kOperandStart, steps of 16 bytes added.
+inline constexpr uint32_t kOperandStart = 0x10000u;
+__device__ inline uint64_t OperandAt(uint32_t start) { return start | uint64_t{0x40000040u} << 32; }
 
 #define NIBBLE_D8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NIBBLE_D16 NIBBLE_D8 ", %8, %9, %10, %11, %12, %13, %14, %15"

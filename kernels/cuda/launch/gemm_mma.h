@@ -17,7 +17,8 @@ struct MmaPlan {
   int64_t whole_tiles = 0;  // the others are shared by all blocks
   int blocks = 0;
 
-  MmaPlan(int64_t m, int64_t n, int64_t k, int multiprocessors);
+  // table: of a table format.
+  MmaPlan(int64_t m, int64_t n, int64_t k, bool table, int multiprocessors);
   int64_t ShareBytes() const {
     return whole_tiles < tiles ? int64_t{blocks} * 2 * rows * columns * 4 : 0;
   }

@@ -6,6 +6,7 @@ namespace nibble::cuda {
 namespace {
 
 constexpr int64_t kBlocksOfPair = 2;
+constexpr int kPairRows = 256;  // outputs of a pair's four warpgroups, those that share them apart
 
 // What a launch takes: so many µs for each unit of K that a block multiplies, and so many besides.
 struct Cost {
@@ -17,19 +18,22 @@ struct Cost {
 // As measured on an H200, INT4 g128: 4096, 6144 and 8192 outputs, 4096, 14336 and 28672 inputs, 16
 // to 512 rows of BF16 (kernels/README.md). NF4 takes a tenth more either way. Other costs follow
 // from these and from what the tensor cores take: of pairs of 128 outputs and 16 rows, of 256 and
-// at most 64, and of F16 past these, whose shared tiles have 128 outputs.
+// at most 64, and of F16 past these, whose tiles have 128 outputs at most.
 Cost SharedCost(int columns, int groups) {
   if (columns <= 32) return {0.75, 9};
   if (columns == 64) return {1.0, 10.6};
   return groups == 2 ? Cost{0.9, 13} : Cost{1.7, 12};
 }
-Cost PairCost(int columns, int outputs) {
+Cost PairCost(int columns, int groups, int outputs) {
   constexpr Cost kOf64[] = {{0.19, 3}, {0.21, 3.2}, {0.26, 3.4}, {0.36, 4.6}};
-  constexpr Cost kOf128[] = {{0.34, 3}, {0.37, 3}, {0.48, 3.3}, {0.88, 2.4}};
-  constexpr Cost kOf256[] = {{0.8, 3}, {0.85, 3}, {1.1, 4}, {1.4, 7}};
+  constexpr Cost kOf128[] = {{0.34, 3}, {0.37, 3}, {0.48, 3.3}, {0.65, 5.4}};
+  constexpr Cost kOf256[] = {{0.8, 3}, {0.85, 3}, {1.1, 4}, {1.28, 8.2}};
+  if (groups == 2 && outputs == 128) return {0.88, 2.4};
   const int row = columns == 16 ? 0 : columns == 32 ? 1 : columns == 64 ? 2 : 3;
   return outputs == 64 ? kOf64[row] : outputs == 128 ? kOf128[row] : kOf256[row];
 }
+// Of tiles of the wide kernel that are halved, one a multiprocessor at most.
+constexpr Cost kHalvesCost = {0.73, 3.3};
 
 }  // namespace
 
@@ -37,7 +41,8 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int mu
   constexpr int64_t kLeastUnits = 4;  // of K, of a share
   // Neither F16, whose weights are not scaled before they are multiplied, nor FP8 has a wide
   // kernel.
-  if (m > kWideColumns / 2 && !f16 && !fp8 && PlanWide(m, n, multiprocessors)) return;
+  const bool wide = m > kWideColumns / 2 && !f16 && !fp8;
+  if (wide && PlanWide(m, n, multiprocessors)) return;
   const int64_t units = (k + kUnitInputs - 1) / kUnitInputs;
   columns = m <= 16 ? 16 : m <= 32 ? 32 : m <= 64 ? 64 : 128;
   // F16 has no room for scaled weights: the registers of their totals are those of two warpgroups.
@@ -55,47 +60,83 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int mu
   blocks = static_cast<int>(std::clamp<int64_t>(parts, 1, multiprocessors));
   // FP8 gains by pairs only at 64 rows of 4096x14336 (26.4 us against 28.9; 24.2 against 23.2 at
   // 16, 51 against 37 at 128).
-  if (share && !fp8) PlanPairs(n, units, multiprocessors);
+  if (!share || fp8) return;
+  const double best_us = PlanPairs(n, units, multiprocessors);
+  if (wide && kHalvesCost.Of(static_cast<double>(units)) < best_us) PlanHalves(m, n);
 }
 
-WgmmaPlan WgmmaPlan::Ordered(int64_t m, int64_t n, int multiprocessors) {
+WgmmaPlan WgmmaPlan::InChains(int64_t m, int64_t n, int chains, int of_half, int multiprocessors) {
   WgmmaPlan plan;
-  plan.ordered = true;
-  plan.columns = m <= 32 ? 32 : 64;
-  // Sums of three kinds of 64 rows take the registers of two warpgroups.
-  plan.groups = m <= 32 ? 4 : 2;
+  plan.chains = true;
+  plan.columns = m <= 16 ? 16 : m <= 32 ? 32 : 64;
+  plan.groups = 4;
   plan.column_tiles = (m + plan.columns - 1) / plan.columns;
-  const int64_t rows = int64_t{plan.groups} * 64;
-  plan.tiles = plan.whole_tiles = (n + rows - 1) / rows * plan.column_tiles;
-  plan.blocks = static_cast<int>(std::min<int64_t>(plan.tiles, multiprocessors));
+  plan.pair_outputs = of_half > 0 ? kPairRows / of_half : 0;
+  const int64_t rows = of_half > 0 ? plan.pair_outputs : int64_t{plan.groups} * 64;
+  plan.tiles = (n + rows - 1) / rows * plan.column_tiles;
+  plan.whole_tiles = of_half > 0 || chains == 1 ? plan.tiles : 0;
+  plan.blocks = static_cast<int>(chains == 1   ? std::min<int64_t>(plan.tiles, multiprocessors)
+                                 : of_half > 0 ? plan.tiles * kBlocksOfPair
+                                               : plan.tiles * chains);
   return plan;
 }
 
-void WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {
+double WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {
+  const double shared_units = static_cast<double>(tiles * units) / blocks;
+  const double shared_us = SharedCost(columns, groups).Of(shared_units);
   // The fewest outputs a tile whose pairs all run at once.
   for (int outputs = 64; outputs <= groups * 64; outputs *= 2) {
     const int64_t pairs = (n + outputs - 1) / outputs * column_tiles;
     if (pairs * kBlocksOfPair > multiprocessors) continue;
-    const double shared_units = static_cast<double>(tiles * units) / blocks;
-    const double shared_us = SharedCost(columns, groups).Of(shared_units);
     const double pair_units = static_cast<double>(units) / kBlocksOfPair;
-    if (PairCost(columns, outputs).Of(pair_units) > shared_us) return;
+    const double pairs_us = PairCost(columns, groups, outputs).Of(pair_units);
+    if (pairs_us > shared_us) break;
     pair_outputs = outputs;
     tiles = whole_tiles = pairs;
     blocks = static_cast<int>(pairs * kBlocksOfPair);
-    return;
+    return pairs_us;
   }
+  return shared_us;
+}
+
+namespace {
+
+// y in tiles of the wide kernel.
+struct WideTiles {
+  int64_t columns = 0;  // of 256 rows of x
+  int64_t all = 0;
+  int64_t ends = 0;  // tiles of 128, of the rows past the last 256
+
+  WideTiles(int64_t m, int64_t n) {
+    constexpr int64_t kRows = 128;  // outputs of a tile
+    const int64_t output_tiles = (n + kRows - 1) / kRows;
+    const int64_t past = m % kWideColumns;
+    const bool ends_in_half = past > 0 && past <= kWideColumns / 2;
+    columns = m / kWideColumns + (past > kWideColumns / 2 ? 1 : 0);
+    all = output_tiles * columns;
+    ends = ends_in_half ? output_tiles : 0;
+  }
+};
+
+}  // namespace
+
+void WgmmaPlan::PlanHalves(int64_t m, int64_t n) {
+  const WideTiles wide(m, n);
+  columns = kWideColumns;
+  groups = 2;
+  pair_outputs = 0;
+  column_tiles = wide.columns;
+  halved_tiles = wide.all;
+  whole_tiles = 0;
+  tiles = 2 * wide.all + wide.ends;
+  blocks = static_cast<int>(tiles);
 }
 
 bool WgmmaPlan::PlanWide(int64_t m, int64_t n, int multiprocessors) {
   constexpr double kHalfTime = 0.6;  // of that of a whole tile
-  constexpr int64_t kRows = 128;     // outputs of a tile
-  const int64_t output_tiles = (n + kRows - 1) / kRows;
-  const int64_t past = m % kWideColumns;
-  const bool ends_in_half = past > 0 && past <= kWideColumns / 2;
-  const int64_t full_columns = m / kWideColumns + (past > kWideColumns / 2 ? 1 : 0);
-  const int64_t all = output_tiles * full_columns;
-  const int64_t ends = ends_in_half ? output_tiles : 0;
+  const WideTiles wide(m, n);
+  const int64_t all = wide.all;
+  const int64_t ends = wide.ends;
   if (2 * all + ends <= multiprocessors) return false;
   // The time of `whole` tiles, fewer than multiprocessors, and `halves` beside and after them.
   const auto time = [&](int64_t whole, int64_t halves) {
@@ -107,12 +148,31 @@ bool WgmmaPlan::PlanWide(int64_t m, int64_t n, int multiprocessors) {
   const int64_t last = all % multiprocessors;
   columns = kWideColumns;
   groups = 2;
-  column_tiles = full_columns;
+  column_tiles = wide.columns;
   halved_tiles = time(0, ends + 2 * last) < time(last, ends) ? last : 0;
   whole_tiles = all - halved_tiles;
   tiles = whole_tiles + 2 * halved_tiles + ends;
   blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors));
   return true;
+}
+
+WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch) {
+  // The other loops are written for BF16 x: scaled weights of F16 would overflow. Their values of
+  // codes are not those of the GEMV, times a power of two.
+  if (launch.f16 || plan.chains) return WgmmaLoop::kGeneral;
+  const bool table = view.codes_kind == Codes::kTable;
+  // Totals beside sums of so many rows take more registers than there are, but for pairs with 64
+  // outputs, whose two warpgroups have them.
+  if (plan.columns > 64) {
+    return plan.pair_outputs == 64 ? WgmmaLoop::kGeneral : WgmmaLoop::kScaled;
+  }
+  if (plan.pair_outputs > 0) return WgmmaLoop::kGeneral;
+  // H200, NF4 28672x4096, 64 rows: 33.5 us scaled, 35.3 in turns.
+  if (table && plan.columns == 64) return WgmmaLoop::kScaled;
+  // Tiles whose K is whole turns, of units with one scale.
+  const bool turns =
+      launch.scales_per_unit == 1 && plan.SharedTiles() == 0 && view.units % kTurnUnits == 0;
+  return turns ? WgmmaLoop::kTurns : WgmmaLoop::kGeneral;
 }
 
 }  // namespace nibble::cuda

@@ -20,13 +20,13 @@ struct WgmmaPlan {
   int64_t whole_tiles = 0;   // the others are shared by all blocks, or, of the wide kernel, halves
   int64_t halved_tiles = 0;  // of the wide kernel
   int blocks = 0;
-  bool ordered = false;  // sums are added in the order of the GEMV
+  bool chains = false;   // sums are added in the order of gemv_chain.cuh
   int pair_outputs = 0;  // of a tile that a pair of blocks takes: 64, 128 or 256; 0: no pairs
 
   // f16: x is F16, else BF16. fp8: the weight is FP8.
   WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors);
-  // Of a 4-bit weight whose rows keep the bits that the GEMV gives them.
-  static WgmmaPlan Ordered(int64_t m, int64_t n, int multiprocessors);
+  // In which a row's bits depend neither on m nor on the device. chains, of_half: core::Chains.
+  static WgmmaPlan InChains(int64_t m, int64_t n, int chains, int of_half, int multiprocessors);
   int64_t SharedTiles() const { return columns == kWideColumns ? 0 : tiles - whole_tiles; }
   int64_t ShareBytes() const {
     return SharedTiles() > 0 ? int64_t{blocks} * 2 * groups * 64 * columns * 4 : 0;
@@ -34,7 +34,10 @@ struct WgmmaPlan {
 
  private:
   WgmmaPlan() = default;
-  void PlanPairs(int64_t n, int64_t units, int multiprocessors);
+  // Pairs of blocks instead of shared tiles where they take less; the µs of what is taken.
+  double PlanPairs(int64_t n, int64_t units, int multiprocessors);
+  // Halved tiles of the wide kernel alone, where PlanWide finds too few: one a block.
+  void PlanHalves(int64_t m, int64_t n);
   // Whether the wide kernel has enough tiles for the multiprocessors, which it then divides.
   bool PlanWide(int64_t m, int64_t n, int multiprocessors);
 };
@@ -53,24 +56,40 @@ struct WgmmaLaunch {
   bool f16 = false;         // x is F16, else BF16
 };
 
+// Units of K of a turn of WgmmaLoop::kTurns.
+inline constexpr int kTurnUnits = 4;
+
+// The loops of the wgmma kernels over 4-bit weights.
+enum class WgmmaLoop {
+  kGeneral,  // gemm_wgmma.cuh, gemm_wgmma_cluster.cuh: sums of a scale's inputs are scaled
+  kTurns,    // gemm_wgmma_turns.cuh: the same of whole turns
+  kScaled,   // gemm_wgmma_scaled.cuh, gemm_wgmma_cluster_scaled.cuh: weights are scaled
+};
+WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch);
+
 // y = x W^T + bias. Only for compute capability 9.0.
 cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream);
-// Of these two, by pairs of blocks, for x of one type, with zero points and without.
-cudaError_t LaunchWgmmaOrderedInt4BF16(const WeightView& view, const WgmmaPlan& plan,
-                                       const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchWgmmaOrderedInt4F16(const WeightView& view, const WgmmaPlan& plan,
-                                      const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchWgmmaOrderedTableBF16(const WeightView& view, const WgmmaPlan& plan,
-                                        const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchWgmmaOrderedTableF16(const WeightView& view, const WgmmaPlan& plan,
-                                       const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchWgmmaWideInt4(const WeightView& view, const WgmmaPlan& plan,
-                                const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchWgmmaWideTable(const WeightView& view, const WgmmaPlan& plan,
+// Of these two: by other loops, by pairs of blocks, for x of one type, with zero points and
+// without.
+cudaError_t LaunchWgmmaTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
                                  const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchWgmmaTurnsTable(const WeightView& view, const WgmmaPlan& plan,
+                                  const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchScaledInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                      const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchScaledInt4Zero(const WeightView& view, const WgmmaPlan& plan,
+                                 const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchScaledTable(const WeightView& view, const WgmmaPlan& plan,
+                              const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterScaledInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                             const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterScaledInt4Zero(const WeightView& view, const WgmmaPlan& plan,
+                                        const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterScaledTable(const WeightView& view, const WgmmaPlan& plan,
+                                     const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterInt4BF16(const WeightView& view, const WgmmaPlan& plan,
                                        const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterInt4BF16Zero(const WeightView& view, const WgmmaPlan& plan,

@@ -29,9 +29,9 @@ inline cudaError_t EncodeClusterX(const WeightView& view, const WgmmaLaunch& lau
   return EncodeTensorMap(x, launch.x, map);
 }
 
-template <class Pairs, class Unit, class Shape>
-cudaError_t LaunchCluster(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
-                          cudaStream_t stream) {
+template <class Unit, class Shape, class Kernel>
+cudaError_t LaunchClusterKernel(Kernel kernel, const WeightView& view, const WgmmaPlan& plan,
+                                const WgmmaLaunch& launch, cudaStream_t stream) {
   constexpr int kSharedBytes = WgmmaClusterRings<Unit, Shape>::kSharedBytes;
   static_assert(kSharedBytes <= kWgmmaSharedBytes);
   WgmmaMaps maps;
@@ -39,7 +39,6 @@ cudaError_t LaunchCluster(const WeightView& view, const WgmmaPlan& plan, const W
   if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
   if (error != cudaSuccess) return error;
   const WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
-  const auto kernel = WgmmaClusterKernel<Pairs, Unit, Shape>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   return LaunchDependentClusters(Shape::kBlocks, kernel, dim3(static_cast<unsigned>(plan.blocks)),
@@ -50,21 +49,23 @@ template <class Pairs, class Unit, int kSplits>
 cudaError_t LaunchClusterColumns(const WeightView& view, const WgmmaPlan& plan,
                                  const WgmmaLaunch& launch, cudaStream_t stream) {
   const auto run = [&](auto shape) {
-    return LaunchCluster<Pairs, Unit, decltype(shape)>(view, plan, launch, stream);
+    using Shape = decltype(shape);
+    return LaunchClusterKernel<Unit, Shape>(WgmmaClusterKernel<Pairs, Unit, Shape>, view, plan,
+                                            launch, stream);
   };
   switch (plan.columns) {
     case 16:
-      return run(WgmmaClusterShape<16, 4, false, kSplits>{});
+      return run(WgmmaClusterShape<16, 4, kSplits>{});
     case 32:
-      return run(WgmmaClusterShape<32, 4, false, kSplits>{});
+      return run(WgmmaClusterShape<32, 4, kSplits>{});
     case 64:
-      return run(WgmmaClusterShape<64, 4, false, kSplits>{});
+      return run(WgmmaClusterShape<64, 4, kSplits>{});
     default:
-      // Two warpgroups have registers for totals; F16 needs them, as in LaunchWgmmaUnits.
+      // Two warpgroups have registers for totals. More outputs of BF16 x are those of
+      // WgmmaClusterScaledKernel.
       constexpr bool kF16 = std::is_same_v<Pairs, F16Pairs>;
-      if constexpr (kSplits == 4) return run(WgmmaClusterShape<128, 2, false, 2>{});
-      if constexpr (kSplits == 2 && kF16) return run(WgmmaClusterShape<128, 2, false, 1>{});
-      if constexpr (kSplits < 4 && !kF16) return run(WgmmaClusterShape<128, 4, true, kSplits>{});
+      if constexpr (kSplits == 4) return run(WgmmaClusterShape<128, 2, 2>{});
+      if constexpr (kSplits == 2 && kF16) return run(WgmmaClusterShape<128, 2, 1>{});
   }
   return cudaErrorInvalidValue;
 }

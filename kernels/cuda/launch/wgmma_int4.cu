@@ -9,13 +9,20 @@ cudaError_t LaunchWgmmaInt4BF16(const WeightView& view, const WgmmaPlan& plan,
 
 cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
                             const WgmmaLaunch& launch, cudaStream_t stream) {
-  if (plan.ordered) {
-    return launch.f16 ? LaunchWgmmaOrderedInt4F16(view, plan, launch, stream)
-                      : LaunchWgmmaOrderedInt4BF16(view, plan, launch, stream);
+  const bool zero_points = view.zero_points != nullptr;
+  switch (LoopOf(view, plan, launch)) {
+    case WgmmaLoop::kTurns:
+      return LaunchWgmmaTurnsInt4(view, plan, launch, stream);
+    case WgmmaLoop::kScaled: {
+      const auto pairs =
+          zero_points ? LaunchClusterScaledInt4Zero : LaunchClusterScaledInt4Symmetric;
+      const auto blocks = zero_points ? LaunchScaledInt4Zero : LaunchScaledInt4Symmetric;
+      return (plan.pair_outputs > 0 ? pairs : blocks)(view, plan, launch, stream);
+    }
+    case WgmmaLoop::kGeneral:
+      break;
   }
-  if (plan.columns == kWideColumns) return LaunchWgmmaWideInt4(view, plan, launch, stream);
   if (plan.pair_outputs > 0) {
-    const bool zero_points = view.zero_points != nullptr;
     const auto bf16 = zero_points ? LaunchWgmmaClusterInt4BF16Zero : LaunchWgmmaClusterInt4BF16;
     const auto f16 = zero_points ? LaunchWgmmaClusterInt4F16Zero : LaunchWgmmaClusterInt4F16;
     return (launch.f16 ? f16 : bf16)(view, plan, launch, stream);

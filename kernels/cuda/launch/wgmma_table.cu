@@ -20,11 +20,15 @@ cudaError_t Launch(const WeightView& view, const WgmmaPlan& plan, const WgmmaLau
 
 cudaError_t LaunchWgmmaTable(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream) {
-  if (plan.ordered) {
-    return launch.f16 ? LaunchWgmmaOrderedTableF16(view, plan, launch, stream)
-                      : LaunchWgmmaOrderedTableBF16(view, plan, launch, stream);
+  switch (LoopOf(view, plan, launch)) {
+    case WgmmaLoop::kTurns:
+      return LaunchWgmmaTurnsTable(view, plan, launch, stream);
+    case WgmmaLoop::kScaled:
+      return plan.pair_outputs > 0 ? LaunchClusterScaledTable(view, plan, launch, stream)
+                                   : LaunchScaledTable(view, plan, launch, stream);
+    case WgmmaLoop::kGeneral:
+      break;
   }
-  if (plan.columns == kWideColumns) return LaunchWgmmaWideTable(view, plan, launch, stream);
   if (plan.pair_outputs > 0) return LaunchWgmmaClusterTable(view, plan, launch, stream);
   return launch.f16 ? Launch<F16Pairs>(view, plan, launch, stream)
                     : Launch<BF16Pairs>(view, plan, launch, stream);

@@ -101,6 +101,17 @@ WgmmaArgs WgmmaArgsOf(const WeightView& view, const WgmmaPlan& plan, const Wgmma
   return args;
 }
 
+// The kernel that adds the sums of tiles that blocks share, if there are any.
+template <class Shape>
+cudaError_t LaunchAddShares(const WeightView& view, const WgmmaPlan& plan, const WgmmaArgs& args,
+                            cudaStream_t stream) {
+  const int64_t shared_tiles = plan.SharedTiles();
+  if (shared_tiles == 0) return cudaSuccess;
+  return LaunchDependent(AddSharesKernel<Shape>,
+                         dim3(static_cast<unsigned>(shared_tiles * Shape::kVectors)),
+                         dim3(Shape::kMultiplying), 0, stream, view, args);
+}
+
 template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                         cudaStream_t stream) {
@@ -121,12 +132,7 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   error = LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
                           static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
                           args, maps);
-  if constexpr (Shape::kOrdered) return error;
-  const int64_t shared_tiles = plan.SharedTiles();
-  if (error != cudaSuccess || shared_tiles == 0) return error;
-  return LaunchDependent(AddSharesKernel<Shape>,
-                         dim3(static_cast<unsigned>(shared_tiles * Shape::kVectors)),
-                         dim3(Shape::kMultiplying), 0, stream, view, args);
+  return error == cudaSuccess ? LaunchAddShares<Shape>(view, plan, args, stream) : error;
 }
 
 template <class Pairs, class Unit>
@@ -135,8 +141,10 @@ cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
   const auto run = [&](auto shape) {
     return LaunchWgmma<Pairs, Unit, decltype(shape)>(view, plan, launch, stream);
   };
-  // Codes without scales of their own need no totals.
+  // Codes without scales of their own need no totals. Of others with BF16 x, wider tiles are those
+  // of WgmmaScaledKernel.
   constexpr bool kPlain = Unit::kScalesPerUnit == 0;
+  constexpr bool kF16 = std::is_same_v<Pairs, F16Pairs>;
   switch (plan.columns) {
     case 16:
       return run(WgmmaShape<16, 4, kPlain>{});
@@ -145,10 +153,8 @@ cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
     case 64:
       return run(WgmmaShape<64, 4, kPlain>{});
     default:
-      if constexpr (std::is_same_v<Pairs, F16Pairs> && !kPlain) return run(WgmmaShape<128, 2>{});
-      if constexpr (!std::is_same_v<Pairs, F16Pairs> || kPlain) {
-        return run(WgmmaShape<128, 4, true>{});
-      }
+      if constexpr (kPlain) return run(WgmmaShape<128, 4, true>{});
+      if constexpr (!kPlain && kF16) return run(WgmmaShape<128, 2>{});
   }
   return cudaErrorInvalidValue;
 }

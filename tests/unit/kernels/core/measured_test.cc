@@ -85,8 +85,8 @@ TEST(MatmulCandidates, HaveTheTileOfTheTableForTheseRows) {
 TEST(MatmulCandidates, AreTheOneChoiceWhereBitsMustNotDependOnTheBatch) {
   DeviceInfo device = Hopper();
   device.batch_invariant = true;
-  EXPECT_THAT(KernelsFor(Key(), 16, device), ElementsAre("cuda_gemv"));
-  EXPECT_THAT(KernelsFor(Key(), 512, device), ElementsAre("cuda_wgmma_ordered"));
+  EXPECT_THAT(KernelsFor(Key(), 16, device), ElementsAre("cuda_wgmma_chain"));
+  EXPECT_THAT(KernelsFor(Key(), 512, device), ElementsAre("cuda_wgmma_chain"));
   Problem norm;
   norm.op = Op::kNormQuant;
   EXPECT_TRUE(MatmulCandidates(norm, Cpu()).empty());

@@ -222,25 +222,29 @@ TEST(Select, KeepsToKernelsWhoseBitsDoNotDependOnTheRowsWhereAsked) {
     problem.input = input;
     return Select(problem, device);
   };
-  const WeightSpec nf4 = Spec(Format::kNF4, 16384, 4096);
-  EXPECT_EQ(choice(nf4, 1).kernel, "cuda_gemv");
-  for (const int64_t m : {2, 9, 16}) EXPECT_EQ(choice(nf4, m), choice(nf4, 1)) << m;
-  EXPECT_EQ(choice(nf4, 1).tile_m, 16);
-  for (const int64_t m : {17, 64, 4096}) {
-    EXPECT_EQ(choice(nf4, m).kernel, "cuda_wgmma_ordered") << m;
+  // Pairs of blocks have no GEMV that adds as they do; one chain of K and its equal parts have.
+  const WeightSpec pairs = Spec(Format::kNF4, 64, 8192);
+  for (const int64_t m : {1, 64}) EXPECT_EQ(choice(pairs, m).kernel, "cuda_wgmma_chain") << m;
+  for (const WeightSpec& chains :
+       {Spec(Format::kNF4, 28672, 4096), Spec(Format::kFP8, 4096, 4096)}) {
+    for (const int64_t m : {1, 8}) EXPECT_EQ(choice(chains, m).kernel, "cuda_gemv_chain") << m;
+    for (const int64_t m : {9, 4096}) EXPECT_EQ(choice(chains, m).kernel, "cuda_wgmma_chain") << m;
   }
-  EXPECT_EQ(choice(Spec(Format::kNF4, 64, 8192), 32), choice(nf4, 1));
-  EXPECT_EQ(choice(Spec(Format::kNF4, 64, 8192), 33).kernel, "cuda_wgmma_ordered");
+  // Rows so long that few fit shared memory.
+  EXPECT_EQ(choice(Spec(Format::kFP8, 4096, 16384), 4).kernel, "cuda_gemv_chain");
+  EXPECT_EQ(choice(Spec(Format::kFP8, 4096, 16384), 5).kernel, "cuda_wgmma_chain");
   EXPECT_EQ(choice(Spec(Format::kInt4, 64, 8192), 33).kernel, "cuda_gemv");  // scales of F32
   EXPECT_EQ(choice(Spec(Format::kInt4, 64, 8192), 33).tile_m, 16);
-  EXPECT_EQ(choice(Spec(Format::kFP8, 64, 8192), 33).tile_m, 8);
-  EXPECT_EQ(choice(nf4, 64, DType::kF32).kernel, "cuda_gemm_f32");
+  EXPECT_EQ(choice(pairs, 64, DType::kF32).kernel, "cuda_gemm_f32");
   EXPECT_EQ(choice(Spec(Format::kDense, 64, 64), 64).kernel, "cuda_gemm_f32");
   WeightSpec act_order = Spec(Format::kInt4, 64, 256);
   act_order.has_group_index = true;
   EXPECT_EQ(choice(act_order, 1).kernel, "cuda_gemm_f32");
   Problem norm = RowOp(Op::kNormQuant, 64, 64);
   EXPECT_EQ(Select(norm, device).kernel, "cuda_norm_quant");
+  device.compute_capability = 89;
+  EXPECT_EQ(choice(pairs, 33).tile_m, 16);
+  EXPECT_EQ(choice(Spec(Format::kFP8, 64, 8192), 33).tile_m, 8);
 }
 
 TEST(Select, DecodesWhatDoesNotFitTheUnitsOfTheTensorCores) {
@@ -285,7 +289,7 @@ TEST(KernelNames, AreTheLabelsOfTheMetrics) {
   EXPECT_THAT(names(BackendKind::kCpu, Op::kSiluMulQuant), ElementsAre("cpu_silu_mul_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kMatmul),
               ElementsAre("cuda_gemv", "cuda_fp8_gemm", "cuda_fp8_cublas", "cuda_wgmma", "cuda_mma",
-                          "cuda_gemm", "cuda_gemm_f32", "cuda_wgmma_ordered"));
+                          "cuda_gemm", "cuda_gemm_f32", "cuda_gemv_chain", "cuda_wgmma_chain"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kDequantize), ElementsAre("cuda_dequantize"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kNormQuant), ElementsAre("cuda_norm_quant"));
   EXPECT_THAT(names(BackendKind::kCuda, Op::kSiluMulQuant), ElementsAre("cuda_silu_mul_quant"));

@@ -1,0 +1,67 @@
+// How GemvChainKernel is launched. Included by the launchers alone.
+#ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_VARIANTS_H_
+#define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_VARIANTS_H_
+
+#include <algorithm>
+
+#include "kernels/core/chain_room.h"
+#include "kernels/cuda/device/gemv_chain.cuh"
+#include "kernels/cuda/launch/dependent_launch.h"
+#include "kernels/cuda/launch/gemv.h"
+#include "kernels/cuda/launch/gemv_shared.h"
+
+namespace nibble::cuda {
+
+// Bytes of shared memory for a row of x.
+inline int ChainXRowBytes(const WeightView& view) {
+  return view.units * kUnitInputs * 2 + kSharedRowSkew;
+}
+static_assert(kSharedRowSkew == core::kChainRowSkew);
+// For all rows.
+template <class Unit, class Shape>
+constexpr int ChainRoom() {
+  return kBlockSharedBytes - Unit::kTableBytes - Shape::template SlotBytes<Unit>();
+}
+template <class Unit, class Shape>
+bool ChainFits(const WeightView& view, const GemvArgs& args) {
+  return args.m * ChainXRowBytes(view) <= ChainRoom<Unit, Shape>();
+}
+
+template <class Pairs, class Unit, class Shape>
+cudaError_t LaunchChain(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                        cudaStream_t stream) {
+  ChainArgs places;
+  places.chains = launch.chains;
+  places.x_at = Unit::kTableBytes + Shape::template SlotBytes<Unit>();
+  places.x_row_bytes = ChainXRowBytes(view);
+  const auto kernel = GemvChainKernel<Pairs, Unit, Shape>;
+  const cudaError_t error = AllowAllShared(kernel);
+  if (error != cudaSuccess) return error;
+  const int tiles = (view.n + kUnitRows - 1) / kUnitRows;
+  const int block_tiles = kChainWarps / launch.chains;
+  const int blocks = launch.chains == 1 ? std::min(tiles, launch.multiprocessors)
+                                        : (tiles + block_tiles - 1) / block_tiles;
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kChainWarps * 32),
+                         static_cast<size_t>(places.x_at + args.m * places.x_row_bytes), stream,
+                         view, args, places);
+}
+
+// The first of the shapes beside which x fits, as it does beside the last one's.
+template <class Pairs, class Unit, class Shape>
+cudaError_t LaunchChainOf(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                          cudaStream_t stream) {
+  static_assert(ChainRoom<Unit, Shape>() >=
+                (Unit::kTableBytes > 0 ? core::kChainRoomBesideTable : core::kChainRoom));
+  return LaunchChain<Pairs, Unit, Shape>(view, args, launch, stream);
+}
+template <class Pairs, class Unit, class Shape, class Next, class... Others>
+cudaError_t LaunchChainOf(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
+                          cudaStream_t stream) {
+  return ChainFits<Unit, Shape>(view, args)
+             ? LaunchChain<Pairs, Unit, Shape>(view, args, launch, stream)
+             : LaunchChainOf<Pairs, Unit, Next, Others...>(view, args, launch, stream);
+}
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_VARIANTS_H_

@@ -1,0 +1,44 @@
+#include "kernels/core/packed_units.h"
+
+#include "gtest/gtest.h"
+
+namespace nibble::core {
+namespace {
+
+Chains ChainsFor(Format format, int64_t n, int64_t k) {
+  WeightSpec spec;
+  spec.format = format;
+  spec.n = n;
+  spec.k = k;
+  return ChainsOf(spec);
+}
+
+TEST(ChainsOf, FourBitsInHalvesWhilePairsOfBlocksTakeAllOutputsAtOnce) {
+  constexpr struct {
+    int64_t n;
+    int of_half;
+  } kCases[] = {{1, 4},        {66 * 64, 4},      {66 * 64 + 1, 2},
+                {66 * 128, 2}, {66 * 128 + 1, 1}, {66 * 256, 1}};
+  for (const auto& [n, of_half] : kCases) {
+    const Chains chains = ChainsFor(Format::kInt4, n, 4096);
+    EXPECT_EQ(chains.of_half, of_half) << n;
+    EXPECT_EQ(chains.count, 2 * of_half) << n;
+  }
+  EXPECT_EQ(ChainsFor(Format::kNF4, 66 * 256 + 1, 4096).count, 1);
+  EXPECT_EQ(ChainsFor(Format::kNF4, 66 * 256 + 1, 4096).of_half, 0);
+}
+
+TEST(ChainsOf, Fp8InEqualPartsOfFourUnitsAtLeast) {
+  constexpr struct {
+    int64_t n, k;
+    int count;
+  } kCases[] = {{4096, 4096, 8}, {6144, 4096, 5}, {28672, 4096, 1},  {4096, 1024, 2},
+                {4096, 128, 1},  {1, 1, 1},       {1000000, 4096, 1}};
+  for (const auto& [n, k, count] : kCases) {
+    EXPECT_EQ(ChainsFor(Format::kFP8, n, k).count, count) << n << "x" << k;
+    EXPECT_EQ(ChainsFor(Format::kFP8, n, k).of_half, 0) << n << "x" << k;
+  }
+}
+
+}  // namespace
+}  // namespace nibble::core
