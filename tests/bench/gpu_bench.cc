@@ -1,6 +1,7 @@
 // Times the ops of the CUDA backend beside cuBLAS BF16 in the same run, and writes JSON:
 //   {gpu, driver, commit, read_tbs, copy_tbs, rows: [{op, format, variant, activations, n, k, m,
 //    kernel, us, us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
+// with the variants sym and zp, plain and nested, w8a16, w8a8 and block.
 //
 // usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
 //                  [--kernels LIST] [--batch-invariant on] [--driver TEXT] [--commit TEXT]

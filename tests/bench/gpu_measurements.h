@@ -261,6 +261,14 @@ class Bench {
                        QuantModeName(one.activation));
   }
 
+  // As VariantName; a matmul of FP8 without blocks by its operands: w8a16 or w8a8.
+  static std::string VariantOf(std::string_view op, const WeightSpec& spec,
+                               const std::string& activations) {
+    const bool blocks = spec.scale_layout == ScaleLayout::kBlock;
+    if (op != "matmul" || spec.format != Format::kFP8 || blocks) return VariantName(spec);
+    return activations.empty() ? "w8a16" : "w8a8";
+  }
+
   void Report(std::string_view op, const WeightSpec& spec, int64_t m, const Choice& choice,
               double us, double cublas_us, double bytes, double flops, bool invariant,
               const std::string& activations = "") {
@@ -269,7 +277,7 @@ class Bench {
     const double limit_us = std::max(bytes / bytes_per_s, flops / kTensorFlops) * 1e6;
     nlohmann::json row = {{"op", op},
                           {"format", weight ? FormatName(spec.format) : ""},
-                          {"variant", weight ? VariantName(spec) : ""},
+                          {"variant", weight ? VariantOf(op, spec, activations) : ""},
                           {"activations", activations},
                           {"n", spec.n},
                           {"k", spec.k},
