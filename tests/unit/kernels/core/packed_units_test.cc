@@ -1,5 +1,7 @@
 #include "kernels/core/packed_units.h"
 
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace nibble::core {
@@ -38,6 +40,26 @@ TEST(ChainsOf, Fp8InEqualPartsOfFourUnitsAtLeast) {
     EXPECT_EQ(ChainsFor(Format::kFP8, n, k).count, count) << n << "x" << k;
     EXPECT_EQ(ChainsFor(Format::kFP8, n, k).of_half, 0) << n << "x" << k;
   }
+}
+
+// Rows that cuda_gemv_chain has no room for are of another kernel, and of another range.
+TEST(ExplainMatmul, EndsARangeWhereMoreRowsDoNotFit) {
+  DeviceInfo device;
+  device.kind = BackendKind::kCuda;
+  device.compute_capability = kHopper;
+  device.batch_invariant = true;
+  WeightSpec spec;
+  spec.format = Format::kFP8;
+  spec.n = 4096;
+  spec.k = 16384;
+  const std::vector<ChoiceRange> ranges =
+      ExplainMatmul(spec, DType::kBF16, DType::kBF16, QuantMode::kNone, device, 100);
+  ASSERT_EQ(ranges.size(), 2u);
+  EXPECT_EQ(ranges[0].choice.kernel, "cuda_gemv_chain");
+  EXPECT_EQ(ranges[0].m_end, 4);
+  EXPECT_EQ(ranges[1].choice.kernel, "cuda_wgmma_chain");
+  EXPECT_EQ(ranges[1].m_begin, 5);
+  EXPECT_EQ(ranges[1].m_end, 100);
 }
 
 }  // namespace
