@@ -4,7 +4,7 @@
 // with the variants sym and zp, plain and nested, w8a16, w8a8 and block.
 //
 // usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
-//                  [--kernels LIST] [--batch-invariant on] [--driver TEXT] [--commit TEXT]
+//                  [--kernels LIST] [--batch-invariant on|off] [--driver TEXT] [--commit TEXT]
 //
 // Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
 // silu_mul_quant; formats int4, int4_zp, nf4, fp8, fp8_block, and, with E4M3
@@ -154,8 +154,13 @@ Status RunAll(Bench& bench, const Options& options) {
 }
 
 Status Main(const Options& options) {
+  const bool invariant = options.batch_invariant == "on";
+  if (!invariant && !options.batch_invariant.empty() && options.batch_invariant != "off") {
+    return absl::InvalidArgumentError(
+        fmt::format("--batch-invariant: expected on or off, received {}", options.batch_invariant));
+  }
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, cuda::CudaDevice::Create(0));
-  if (!options.batch_invariant.empty()) device->SetBatchInvariant();
+  if (invariant) device->SetBatchInvariant();
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device->CreateStream());
   NIBBLE_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Blas> blas, cuda::OpenBlas(kCublas));
   const double read_tbs = device->info().peak_bandwidth_bytes_per_second * 1e-12;
@@ -194,6 +199,6 @@ int main(int argc, char** argv) {
        {"--driver", &options.driver},
        {"--commit", &options.commit}},
       "gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--kernels LIST] "
-      "[--batch-invariant on] [--json FILE] [--driver TEXT] [--commit TEXT]",
+      "[--batch-invariant on|off] [--json FILE] [--driver TEXT] [--commit TEXT]",
       [&] { return nibble::bench::Main(options); });
 }
