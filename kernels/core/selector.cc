@@ -319,8 +319,8 @@ std::vector<ChoiceRange> ExplainMatmul(const WeightSpec& weight, DType input, DT
   int64_t m_end = 0;
   while (m_end < max_m) {
     problem.m = m_end + 1;
-    m_end = std::min(max_m, Find(device, problem).m_max);
-    const Choice choice = Select(problem, device);
+    const auto [choice, m_max] = Find(device, problem);
+    m_end = std::min(max_m, m_max);
     // Fewer rows than the entry's may fit its kernel.
     Problem last = problem;
     for (last.m = m_end; last.m > problem.m && Select(last, device) != choice; --last.m) {

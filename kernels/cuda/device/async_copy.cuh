@@ -101,6 +101,15 @@ __device__ inline void ArriveByWarp(uint32_t barrier) {
   Arrive(barrier);
 }
 
+// The barriers of a ring's stage, or of all: filled by one thread's copies, given back by `warps`.
+__device__ inline void InitStage(uint32_t full, uint32_t empty, int stage, int warps) {
+  InitBarrier(full + stage * 8, 1);
+  InitBarrier(empty + stage * 8, warps * kWarpArrivals);
+}
+__device__ inline void InitRing(uint32_t full, uint32_t empty, int stages, int warps) {
+  for (int stage = 0; stage < stages; ++stage) InitStage(full, empty, stage, warps);
+}
+
 // Waits for the end of the phase of this parity. The phase before must be known to have ended:
 // until then this one counts as the last but one, which has.
 __device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {

@@ -16,25 +16,11 @@ struct ChainUnits {
       : first(units * chain / chains), count(units * (chain + 1) / chains - first) {}
 };
 
-// Where the parts of an item of kUnits units lie in its slot: codes | scales | zero points, each
-// unit by unit; and which lanes copy scales and zero points.
-template <class Unit, int kUnits>
-struct ChainItem {
-  static constexpr int kScalesAt = kUnits * Unit::kCodeBytes;
-  static constexpr int kZerosAt = kScalesAt + kUnits * Unit::kScaleBytes;
-  static constexpr int kBytes = kZerosAt + kUnits * Unit::kZeroBytes;
-  static constexpr int kScaleLanes = Unit::kScaleBytes / 16;  // of a unit
-  static constexpr int kZeroLanes = Unit::kZeroBytes / 16;
-  static constexpr int kExtraLanes = kUnits * (kScaleLanes + kZeroLanes);
-  static_assert(kBytes % 16 == 0 && kExtraLanes <= 32);
-  static_assert(kBytes >= kUnitRows / 2 * (kUnitRows + 4) * 4);  // sums of 8 rows take its place
-};
-
 // What a warp copies: the units of its chain of each of its tiles in turn.
 template <class Unit, int kUnits>
 class ChainStream {
  public:
-  using Item = ChainItem<Unit, kUnits>;
+  using Item = SlotOf<Unit, kUnits>;
 
   __device__ ChainStream(const WeightView& w, const ChainUnits& chain, int lane, int32_t tile,
                          int32_t step)
@@ -87,7 +73,7 @@ class ChainStream {
       }
     } else {
 #pragma unroll
-      for (int piece = 0; piece < Unit::kCodeBytes / 512; ++piece) {
+      for (int piece = 0; piece < Item::kPieces; ++piece) {
         CopyAsync16Bytes(to + lane_ * 16 + piece * 512, from + piece * 512);
       }
     }

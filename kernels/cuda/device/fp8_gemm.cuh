@@ -84,8 +84,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   LaunchDependents();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, kFp8GemmWarps * kWarpArrivals);
+      InitStage(full, empty, stage, kFp8GemmWarps);
     }
     FenceBarrierInit();
   }

@@ -20,6 +20,7 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/output_factors.cuh"
 #include "kernels/cuda/device/ring_units.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/device/wgmma_args.cuh"
@@ -217,23 +218,6 @@ __device__ inline void AddScaled(float (&totals)[kSize], const float (&sums)[kSi
   }
 }
 
-// What a finished sum of an output becomes before it is rounded.
-struct OutputFactors {
-  float unscale;
-  float scale = 1.0f;
-  float bias = -0.0f;  // which leaves every sum as it is
-
-  __device__ OutputFactors(const WeightView& w, const WgmmaArgs& args, int32_t output)
-      : unscale(args.unscale) {
-    if (output >= w.n) return;
-    if (args.row_scales != nullptr) scale = args.row_scales[output * args.row_scales_stride];
-    if (w.bias != nullptr) bias = w.bias[output];
-  }
-  __device__ float Finish(float sum) const {
-    return __fadd_rn(__fmul_rn(__fmul_rn(sum, unscale), scale), bias);
-  }
-};
-
 // Totals of a warpgroup's 64 outputs to y, of type Out, element by element.
 template <class Out, int kColumns>
 __device__ inline void StoreElements(const WeightView& w, const WgmmaArgs& args,
@@ -421,9 +405,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t staging = ring + args.stages * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
+    // The number of stages as an argument of InitRing gives other registers all over the loop.
     for (int stage = 0; stage < args.stages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, Shape::kGroups * 4 * kWarpArrivals);
+      InitStage(full, empty, stage, Shape::kGroups * 4);
     }
     FenceBarrierInit();
   }

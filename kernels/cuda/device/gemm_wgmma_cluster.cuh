@@ -161,6 +161,35 @@ __device__ inline void ProduceClusterX(const WgmmaArgs& args, const WgmmaMaps& m
   }
 }
 
+// By one thread, before the blocks of the cluster meet.
+template <class Unit, class Shape>
+__device__ inline void InitClusterBarriers(uint32_t full, uint32_t empty, uint32_t x_full,
+                                           uint32_t x_empty, uint32_t inbox) {
+  using Rings = WgmmaClusterRings<Unit, Shape>;
+  InitRing(full, empty, Rings::kStages, Shape::kTiles);
+  InitRing(x_full, x_empty, Rings::kXStages, Shape::kTiles);
+  InitBarrier(inbox, 1);
+  ArriveExpecting(inbox, Shape::kInboxBytes);
+  FenceBarrierInit();
+}
+
+// The warps that do not multiply: a thread of the first two fills a ring each.
+template <class Unit, class Shape>
+__device__ inline void ProduceInCluster(const WgmmaArgs& args, const WgmmaMaps& maps,
+                                        const WgmmaClusterWork& work, int warp, int lane,
+                                        uint32_t ring, uint32_t x_ring, uint32_t full,
+                                        uint32_t empty, uint32_t x_full, uint32_t x_empty) {
+  ReleaseRegisters<Shape::kProducerRegisters>();
+  if (warp == Shape::kGroups * 4 && lane == 0) {
+    ProduceClusterWeights<Unit, Shape>(args, maps, work, ring, full, empty);
+  }
+  if (warp == Shape::kGroups * 4 + 1 && lane == 0) {
+    ProduceClusterX<Unit, Shape>(args, maps, work, x_ring, x_full, x_empty);
+  }
+  __syncwarp();
+  if constexpr (!WgmmaClusterRings<Unit, Shape>::kLateInbox) AwaitCluster();
+}
+
 // Four sums of a thread, as wgmma leaves them, to y.
 template <class Out>
 __device__ inline void StoreFragment(const WeightView& w, const WgmmaArgs& args, float4 sums,
@@ -304,32 +333,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     PrefetchMap(maps.codes);
     PrefetchMap(maps.scales);
     PrefetchMap(maps.x);
-    for (int stage = 0; stage < Rings::kStages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, Shape::kTiles * kWarpArrivals);
-    }
-    for (int stage = 0; stage < Rings::kXStages; ++stage) {
-      InitBarrier(x_full + stage * 8, 1);
-      InitBarrier(x_empty + stage * 8, Shape::kTiles * kWarpArrivals);
-    }
-    InitBarrier(inbox_barrier, 1);
-    ArriveExpecting(inbox_barrier, Shape::kInboxBytes);
-    FenceBarrierInit();
+    InitClusterBarriers<Unit, Shape>(full, empty, x_full, x_empty, inbox_barrier);
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
   __syncthreads();
   if constexpr (!Rings::kLateInbox) ArriveCluster<false>();
   const auto work = WgmmaClusterWork::Of<Shape>(w.units);
   if (warp >= Shape::kGroups * 4) {
-    ReleaseRegisters<Shape::kProducerRegisters>();
-    if (warp == Shape::kGroups * 4 && lane == 0) {
-      ProduceClusterWeights<Unit, Shape>(args, maps, work, ring, full, empty);
-    }
-    if (warp == Shape::kGroups * 4 + 1 && lane == 0) {
-      ProduceClusterX<Unit, Shape>(args, maps, work, x_ring, x_full, x_empty);
-    }
-    __syncwarp();
-    if constexpr (!Rings::kLateInbox) AwaitCluster();
+    ProduceInCluster<Unit, Shape>(args, maps, work, warp, lane, ring, x_ring, full, empty, x_full,
+                                  x_empty);
     return;
   }
   TakeRegisters<Shape::kRegisters>();

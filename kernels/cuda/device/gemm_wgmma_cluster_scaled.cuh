@@ -35,32 +35,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     PrefetchMap(maps.codes);
     PrefetchMap(maps.scales);
     PrefetchMap(maps.x);
-    for (int stage = 0; stage < Rings::kStages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, Shape::kTiles * kWarpArrivals);
-    }
-    for (int stage = 0; stage < Rings::kXStages; ++stage) {
-      InitBarrier(x_full + stage * 8, 1);
-      InitBarrier(x_empty + stage * 8, Shape::kTiles * kWarpArrivals);
-    }
-    InitBarrier(inbox_barrier, 1);
-    ArriveExpecting(inbox_barrier, Shape::kInboxBytes);
-    FenceBarrierInit();
+    InitClusterBarriers<Unit, Shape>(full, empty, x_full, x_empty, inbox_barrier);
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
   __syncthreads();
   if constexpr (!Rings::kLateInbox) ArriveCluster<false>();
   const auto work = WgmmaClusterWork::Of<Shape>(w.units);
   if (warp >= Shape::kGroups * 4) {
-    ReleaseRegisters<Shape::kProducerRegisters>();
-    if (warp == Shape::kGroups * 4 && lane == 0) {
-      ProduceClusterWeights<Unit, Shape>(args, maps, work, ring, full, empty);
-    }
-    if (warp == Shape::kGroups * 4 + 1 && lane == 0) {
-      ProduceClusterX<Unit, Shape>(args, maps, work, x_ring, x_full, x_empty);
-    }
-    __syncwarp();
-    if constexpr (!Rings::kLateInbox) AwaitCluster();
+    ProduceInCluster<Unit, Shape>(args, maps, work, warp, lane, ring, x_ring, full, empty, x_full,
+                                  x_empty);
     return;
   }
   TakeRegisters<Shape::kRegisters>();
@@ -72,7 +55,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t scales_at =
       Kept(ring + Rings::kScalesAt + tile16 * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes);
   const uint32_t zeros_at = Kept(ring + Rings::kZerosAt + tile16 * Unit::kZeroBytes + lane / 4 * 2);
-  const uint32_t x_at = OfWarp(((x_ring & 0x3FFFFu) >> 4) | kOperandStart);
+  const uint32_t x_at = OfWarp(OperandStart(x_ring));
   const bool bf16_scales = w.scale_type == Element::kBF16;
   WgmmaSlot slot;  // of weights
   WgmmaSlot x_slot;

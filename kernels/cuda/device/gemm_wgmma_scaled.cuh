@@ -191,10 +191,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       weight_ring + kStages * Stage::kWeightBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(full + kEmptyAt + stage * 8, Shape::kTiles * kWarpArrivals);
-    }
+    InitRing(full, full + kEmptyAt, kStages, Shape::kTiles);
     FenceBarrierInit();
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
@@ -215,7 +212,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                   lane / 4 * Half::kRowScaleBytes);
   const uint32_t zeros_at =
       Kept(weight_ring + Stage::kZerosAt + warp * Half::kZeroBytes + lane / 4 * 2);
-  const uint32_t x_at = OfWarp(((x_ring & 0x3FFFFu) >> 4) | kOperandStart);
+  const uint32_t x_at = OfWarp(OperandStart(x_ring));
   const bool bf16_scales = w.scale_type == Element::kBF16;
   const auto give_back = [](uint32_t barrier) { ArriveByWarp(barrier + kEmptyAt); };
   uint32_t parity = 0;

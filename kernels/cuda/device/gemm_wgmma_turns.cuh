@@ -1,5 +1,5 @@
 // WgmmaKernel for up to 64 rows of BF16 x, where every tile is one block's and K is whole turns of
-// kTurnStages units. The stages of a turn are unrolled, so that where they lie is part of the
+// kTurnUnits units. The stages of a turn are unrolled, so that where they lie is part of the
 // instructions, and parity and descriptors are computed once a turn: a third fewer instructions
 // beside the multiplications, which is what bounds this loop.
 //
@@ -12,8 +12,6 @@
 #include "kernels/cuda/device/wgmma_units.cuh"
 
 namespace nibble::cuda {
-
-inline constexpr int kTurnStages = 4;
 
 template <class Unit, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
@@ -33,13 +31,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                         kWgmmaAlign * kWgmmaAlign;
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
-  const uint32_t staging = ring + kTurnStages * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
+  const uint32_t staging = ring + kTurnUnits * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
-    for (int stage = 0; stage < kTurnStages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(full + kEmptyAt + stage * 8, Shape::kGroups * 4 * kWarpArrivals);
-    }
+    InitRing(full, full + kEmptyAt, kTurnUnits, Shape::kGroups * 4);
     FenceBarrierInit();
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
@@ -59,7 +54,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t scales_at =
       Kept(ring + Stage::kScalesAt + warp * Unit::kScaleBytes + lane / 4 * Unit::kRowScaleBytes);
   const uint32_t zeros_at = Kept(ring + Stage::kZerosAt + warp * Unit::kZeroBytes + lane / 4 * 2);
-  const uint32_t x_at = OfWarp(((ring & 0x3FFFFu) >> 4) | kOperandStart);
+  const uint32_t x_at = OfWarp(OperandStart(ring));
   const uint32_t table = SharedAddress(shared_words);
   const auto give_back = [&](int stage) { ArriveByWarp(full + kEmptyAt + stage * 8); };
   uint32_t parity = 0;
@@ -73,10 +68,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     float2 scale = {};  // of the sums
     bool running = false;
 #pragma unroll 1
-    for (int32_t left = w.units; left > 0; left -= kTurnStages) {
+    for (int32_t left = w.units; left > 0; left -= kTurnUnits) {
       const uint32_t x_start = OfWarp(x_at);
 #pragma unroll
-      for (int stage = 0; stage < kTurnStages; ++stage) {
+      for (int stage = 0; stage < kTurnUnits; ++stage) {
         const uint32_t offset = stage * Stage::kBytes;
         const uint64_t x = OperandAt(x_start + (offset >> 4));
         AwaitPhase(full + stage * 8, parity);
@@ -98,7 +93,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             WgmmaWait<0>();
             HoldRegisters(sums);
             HoldRegisters(a[1]);
-            give_back((stage + kTurnStages - 1) % kTurnStages);
+            give_back((stage + kTurnUnits - 1) % kTurnUnits);
             AddScaled(totals, sums, scale);
           }
           HoldRegisters(sums);
@@ -120,7 +115,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       parity ^= 1;
     }
     WgmmaWait<0>();
-    give_back(kTurnStages - 1);
+    give_back(kTurnUnits - 1);
     HoldRegisters(sums);
     AddScaled(totals, sums, scale);
     const int32_t n = work.tile / args.column_tiles * Shape::kRows + warp / 4 * kWgmmaRows;

@@ -18,15 +18,15 @@
 
 #include "kernels/cuda/device/chain_stream.cuh"
 #include "kernels/cuda/device/element.cuh"
+#include "kernels/cuda/device/output_factors.cuh"
 
 namespace nibble::cuda {
 
-inline constexpr int kChainWarps = 16;                 // of a block
 inline constexpr int kChainXParts = 8;                 // of K
 inline constexpr int kChainSumsPitch = kUnitRows + 4;  // floats from a row of x to the next
 
 struct ChainArgs {
-  int32_t chains = 1;       // at most kChainWarps
+  int32_t chains = 1;       // at most kSlotsWarps
   int32_t x_at = 0;         // bytes, in dynamic shared memory
   int32_t x_row_bytes = 0;  // from a row to the next
 };
@@ -39,7 +39,7 @@ struct ChainShape {
   // Bytes of all slots.
   template <class Unit>
   __host__ __device__ static constexpr int SlotBytes() {
-    return kChainWarps * kSlots * ChainItem<Unit, kUnits>::kBytes;
+    return kSlotsWarps * kSlots * SlotOf<Unit, kUnits>::kBytes;
   }
 };
 
@@ -96,13 +96,12 @@ __device__ inline void MultiplyInChain(const WeightView& w, const uint32_t* tabl
 template <class Unit>
 __device__ inline void StoreFinished(const WeightView& w, const GemvArgs& args, int row, int32_t n,
                                      float sum) {
-  float scale = 1.0f;
+  OutputFactors factors(Unit::kUnscale);
   if constexpr (Unit::kScalesPerUnit == 0) {
-    scale = static_cast<const float*>(w.scales)[w.rows_per_scale == 1 ? n : 0];
+    factors.scale = static_cast<const float*>(w.scales)[w.rows_per_scale == 1 ? n : 0];
   }
-  const float bias = w.bias != nullptr ? w.bias[n] : -0.0f;  // leaves every sum as it is
-  const float scaled = __fmul_rn(__fmul_rn(sum, Unit::kUnscale), scale);
-  StoreElement(args.y, args.y_type, row * args.y_stride + n, __fadd_rn(scaled, bias));
+  if (w.bias != nullptr) factors.bias = w.bias[n];
+  StoreElement(args.y, args.y_type, row * args.y_stride + n, factors.Finish(sum));
 }
 
 // Sums of a block's tiles, those of warp i at `sums` + i * warp_bytes, added as wgmma adds them.
@@ -110,7 +109,7 @@ template <class Unit>
 __device__ inline void AddChains(const WeightView& w, const GemvArgs& args, const ChainArgs& places,
                                  int32_t first_tile, int tiles, uint32_t sums, int warp_bytes) {
   const int outputs = tiles * kUnitRows;
-  for (int index = threadIdx.x; index < outputs * args.m; index += kChainWarps * 32) {
+  for (int index = threadIdx.x; index < outputs * args.m; index += kSlotsThreads) {
     const int row = index / outputs;
     const int output = index % outputs;
     const int32_t n = first_tile * kUnitRows + output;
@@ -127,13 +126,15 @@ __device__ inline void AddChains(const WeightView& w, const GemvArgs& args, cons
 }
 
 template <class Pairs, class Unit, class Shape>
-__global__ void __launch_bounds__(kChainWarps * 32, 1)
+__global__ void __launch_bounds__(kSlotsThreads, 1)
     GemvChainKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args,
                     const __grid_constant__ ChainArgs places) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kUnits = Shape::kUnits;
   constexpr int kSlots = Shape::kSlots;
-  using Item = ChainItem<Unit, kUnits>;
+  using Item = SlotOf<Unit, kUnits>;
+  // Sums of 8 rows take the place of slots.
+  static_assert(kSlots * Item::kBytes >= 8 * kChainSumsPitch * 4);
   using X = SharedFragments<typename Unit::Inputs, 1>;
   constexpr int kUnitXBytes = kUnitInputs * 2;
   extern __shared__ __align__(128) uint32_t shared_words[];
@@ -149,19 +150,18 @@ __global__ void __launch_bounds__(kChainWarps * 32, 1)
   }
   // With one chain the tiles of the warps lie a grid apart, else those of a block side by side.
   const bool one = places.chains == 1;
-  const int block_tiles = kChainWarps / places.chains;
+  const int block_tiles = kSlotsWarps / places.chains;
   const int part_of_block = warp / places.chains;
   const auto grid = static_cast<int32_t>(gridDim.x);
   const auto block = static_cast<int32_t>(blockIdx.x);
   ChainUnits chain(w.units, warp % places.chains, places.chains);
   if (part_of_block >= block_tiles) chain.count = 0;
   const int32_t first = one ? block + warp * grid : block * block_tiles + part_of_block;
-  const int32_t step = one ? kChainWarps * grid : grid * block_tiles;
+  const int32_t step = one ? kSlotsWarps * grid : grid * block_tiles;
   const uint32_t own = Kept(shared + Unit::kTableBytes + warp * kSlots * Item::kBytes);
   ChainStream<Unit, kUnits> stream(w, chain, lane, first, step);
   // x would wait behind more of them.
   stream.Fill(own);
-  static_assert(kChainWarps == kSlotsWarps);
   FillTableByWarps<Pairs, Unit>(w, shared_words, warp, lane);
   __syncthreads();
   WaitForDependencies();

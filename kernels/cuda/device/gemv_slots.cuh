@@ -46,16 +46,18 @@ struct SlotsShape {
   static_assert(kSlots % kTiles == 0);
 };
 
-// Where the parts of a slot lie, and which lanes copy scales and zero points.
-template <class Unit>
+// Where the parts of a slot of kUnits units lie, each part unit by unit, and which lanes copy
+// scales and zero points.
+template <class Unit, int kUnits = 1>
 struct SlotOf {
-  static constexpr int kScalesAt = Unit::kCodeBytes;
-  static constexpr int kZerosAt = kScalesAt + Unit::kScaleBytes;
-  static constexpr int kBytes = kZerosAt + Unit::kZeroBytes;
-  static constexpr int kScaleLanes = Unit::kScaleBytes / 16;
-  static constexpr int kExtraLanes = kScaleLanes + Unit::kZeroBytes / 16;
+  static constexpr int kScalesAt = kUnits * Unit::kCodeBytes;
+  static constexpr int kZerosAt = kScalesAt + kUnits * Unit::kScaleBytes;
+  static constexpr int kBytes = kZerosAt + kUnits * Unit::kZeroBytes;
+  static constexpr int kScaleLanes = Unit::kScaleBytes / 16;  // of a unit
+  static constexpr int kZeroLanes = Unit::kZeroBytes / 16;
+  static constexpr int kExtraLanes = kUnits * (kScaleLanes + kZeroLanes);
   static constexpr int kPieces = Unit::kCodeBytes / 512;
-  static_assert(kBytes % 16 == 0 && Unit::kCodeBytes % 512 == 0);
+  static_assert(kBytes % 16 == 0 && Unit::kCodeBytes % 512 == 0 && kExtraLanes <= 32);
 };
 
 // Where the partial sums [buffer][warp][row of x][output] lie in dynamic shared memory, behind the

@@ -151,8 +151,7 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
   const uint32_t partial_empty = partial_full + 8;
   if (threadIdx.x == kSlotsThreads) {
     for (int stage = 0; stage < places.x_stages; ++stage) {
-      InitBarrier(full + stage * 8, 1);
-      InitBarrier(empty + stage * 8, kSpreadStageUnits * places.cluster * kWarpArrivals);
+      InitStage(full, empty, stage, kSpreadStageUnits * places.cluster);
     }
     InitBarrier(partial_full, kSlotsWarps * kWarpArrivals);
     InitBarrier(partial_empty, kSlotsWarps * kWarpArrivals);

@@ -43,17 +43,23 @@ __device__ inline void HoldRegisters(uint32_t (&values)[kSize][4]) {
   for (int i = 0; i < kSize * 4; ++i) asm volatile("" : "+r"(values[i / 4][i % 4])::"memory");
 }
 
+// The lower half of the descriptor below, which may be kept and moved on by steps of 16 bytes; and
+// the descriptor from it.
+__device__ inline uint32_t OperandStart(uint32_t shared) {
+  return ((shared & 0x3FFFFu) >> 4) | 1u << 16;
+}
+__device__ inline uint64_t OperandAt(uint32_t start) {
+  constexpr uint64_t kEightRows = 1024;
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return start | (kEightRows >> 4) << 32 | kSwizzle128;
+}
+
 // The descriptor of a matrix in shared memory in rows of 128 bytes with the 128-byte swizzle, at a
 // multiple of 1024 bytes. What the next wgmma takes is 32 bytes further.
 __device__ inline uint64_t SwizzledOperand(uint32_t shared) {
-  constexpr uint64_t kEightRows = 1024;
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  return ((shared & 0x3FFFFu) >> 4) | uint64_t{1} << 16 | (kEightRows >> 4) << 32 | kSwizzle128;
+  return OperandAt(OperandStart(shared));
 }
 inline constexpr uint64_t kSwizzledStep = 32 >> 4;
-// The same from a lower half that is kept: (address >> 4) | kOperandStart, steps of 16 bytes added.
-inline constexpr uint32_t kOperandStart = 0x10000u;
-__device__ inline uint64_t OperandAt(uint32_t start) { return start | uint64_t{0x40000040u} << 32; }
 
 #define NIBBLE_D8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NIBBLE_D16 NIBBLE_D8 ", %8, %9, %10, %11, %12, %13, %14, %15"

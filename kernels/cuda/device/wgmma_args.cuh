@@ -8,6 +8,9 @@
 
 namespace nibble::cuda {
 
+// Units of K of a turn of gemm_wgmma_turns.cuh, each a stage of the ring.
+inline constexpr int kTurnUnits = 4;
+
 // What the copies of a stage take: boxes of one unit of K of a block's rows.
 struct WgmmaMaps {
   CUtensorMap x;  // arranged (ArrangeActivationsKernel), [m, units * 128]

@@ -153,6 +153,11 @@ struct TableFactors {
   }
 };
 
+// Of two pairs: -0 added changes no product.
+__device__ inline uint32_t Product(uint32_t pair, uint32_t scales) {
+  return BF16Pairs::Fma(pair, scales, 0x80008000u);
+}
+
 // Half a unit, 64 inputs, of kScales scales a row and unit, scaled.
 template <class Factors, int kScales>
 struct ScaledHalf : Factors {
@@ -166,13 +171,12 @@ struct ScaledHalf : Factors {
   __device__ void Load(uint32_t codes) { words = LoadShared16Bytes(codes); }
   // 32 inputs of the lane's two rows.
   __device__ void Decode(uint32_t table, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
-    constexpr uint32_t kMinusZero = 0x80008000u;
     this->Values(table, i == 0 ? words.x : words.z, 0, low);
     this->Values(table, i == 0 ? words.y : words.w, 1, high);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      low[j] = BF16Pairs::Fma(low[j], this->scales[0], kMinusZero);
-      high[j] = BF16Pairs::Fma(high[j], this->scales[1], kMinusZero);
+      low[j] = Product(low[j], this->scales[0]);
+      high[j] = Product(high[j], this->scales[1]);
     }
   }
 };
@@ -187,13 +191,12 @@ struct ScaledQuad : Factors {
     for (int q = 0; q < 4; ++q) words[q] = LoadShared16Bytes(codes + q * 16);
   }
   __device__ void Decode(uint32_t table, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
-    constexpr uint32_t kMinusZero = 0x80008000u;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       const uint32_t of_low = this->Pair(table, i == 0 ? words[q].x : words[q].z, 0);
       const uint32_t of_high = this->Pair(table, i == 0 ? words[q].y : words[q].w, 1);
-      low[q] = BF16Pairs::Fma(of_low, this->scales[0], kMinusZero);
-      high[q] = BF16Pairs::Fma(of_high, this->scales[1], kMinusZero);
+      low[q] = Product(of_low, this->scales[0]);
+      high[q] = Product(of_high, this->scales[1]);
     }
   }
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/wgmma_args.cuh"
+
 namespace nibble::cuda {
 namespace {
 

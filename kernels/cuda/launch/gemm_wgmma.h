@@ -56,9 +56,6 @@ struct WgmmaLaunch {
   bool f16 = false;         // x is F16, else BF16
 };
 
-// Units of K of a turn of WgmmaLoop::kTurns.
-inline constexpr int kTurnUnits = 4;
-
 // The loops of the wgmma kernels over 4-bit weights.
 enum class WgmmaLoop {
   kGeneral,  // gemm_wgmma.cuh, gemm_wgmma_cluster.cuh: sums of a scale's inputs are scaled

@@ -38,10 +38,10 @@ cudaError_t LaunchChain(const WeightView& view, const GemvArgs& args, const Gemv
   const cudaError_t error = AllowAllShared(kernel);
   if (error != cudaSuccess) return error;
   const int tiles = (view.n + kUnitRows - 1) / kUnitRows;
-  const int block_tiles = kChainWarps / launch.chains;
+  const int block_tiles = kSlotsWarps / launch.chains;
   const int blocks = launch.chains == 1 ? std::min(tiles, launch.multiprocessors)
                                         : (tiles + block_tiles - 1) / block_tiles;
-  return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kChainWarps * 32),
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kSlotsThreads),
                          static_cast<size_t>(places.x_at + args.m * places.x_row_bytes), stream,
                          view, args, places);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/gemm_wgmma_cluster_scaled.cuh"
 #include "kernels/cuda/launch/wgmma_cluster_variants.h"
+#include "kernels/cuda/launch/wgmma_factors.h"
 
 namespace nibble::cuda {
 
@@ -29,29 +30,17 @@ cudaError_t LaunchClusterScaledUnit(const WeightView& view, const WgmmaPlan& pla
              : LaunchClusterScaled<Unit, WgmmaClusterShape<128, 4, 1>>(view, plan, launch, stream);
 }
 
+template <int kScales, bool kZeroPoints>
+using ScaledQuadBase = QuadInt4Unit<BF16Pairs, kScales, kZeroPoints>;
+
 template <bool kZeroPoints>
 cudaError_t LaunchClusterScaledInt4(const WeightView& view, const WgmmaPlan& plan,
                                     const WgmmaLaunch& launch, cudaStream_t stream) {
-  // The types of more scales are told apart at run time: kernels are many.
-  using OfEither = Int4Factors<kZeroPoints, HalfScales::kEither>;
-  switch (launch.scales_per_unit) {
-    case 1: {
-      using Base = QuadInt4Unit<BF16Pairs, 1, kZeroPoints>;
-      using OfBF16 = Int4Factors<kZeroPoints, HalfScales::kBF16>;
-      using OfF16 = Int4Factors<kZeroPoints, HalfScales::kF16>;
-      return view.scale_type == Element::kBF16
-                 ? LaunchClusterScaledUnit<Base, OfBF16>(view, plan, launch, stream)
-                 : LaunchClusterScaledUnit<Base, OfF16>(view, plan, launch, stream);
-    }
-    case 2:
-      return LaunchClusterScaledUnit<QuadInt4Unit<BF16Pairs, 2, kZeroPoints>, OfEither>(
-          view, plan, launch, stream);
-    case 4:
-      return LaunchClusterScaledUnit<QuadInt4Unit<BF16Pairs, 4, kZeroPoints>, OfEither>(
-          view, plan, launch, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithInt4Factors<ScaledQuadBase, kZeroPoints>(view, launch, [&](auto types) {
+    using Types = decltype(types);
+    return LaunchClusterScaledUnit<typename Types::Base, typename Types::Factors>(view, plan,
+                                                                                  launch, stream);
+  });
 }
 
 }  // namespace nibble::cuda

@@ -3,6 +3,7 @@
 #define NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_SCALED_VARIANTS_H_
 
 #include "kernels/cuda/device/gemm_wgmma_scaled.cuh"
+#include "kernels/cuda/launch/wgmma_factors.h"
 #include "kernels/cuda/launch/wgmma_int4.h"
 
 namespace nibble::cuda {
@@ -23,17 +24,11 @@ cudaError_t LaunchScaledShape(const WeightView& view, const WgmmaPlan& plan,
                           kScaledTurn * kScaledTurn;
   static_assert(kStages >= 2 * kScaledTurn, "a ring of two units");
   constexpr int kSharedBytes = kBefore + kStages * Stage::kBytes;
-  WgmmaMaps maps;
-  cudaError_t error = EncodeXMap(view, launch, Stage::kBoxRows, maps.x);
-  if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape, 2>(view, maps);
-  if (error != cudaSuccess) return error;
   WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
   args.halved_tiles = static_cast<int32_t>(plan.halved_tiles);
-  const auto kernel = WgmmaScaledKernel<Unit, Shape, kStages>;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  error = LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
-                          kSharedBytes, stream, view, args, maps);
+  cudaError_t error =
+      LaunchTiles<Unit, Shape, 2>(WgmmaScaledKernel<Unit, Shape, kStages>, Stage::kBoxRows,
+                                  kSharedBytes, args, view, plan, launch, stream);
   if constexpr (Shape::kColumns != kWideColumns) {
     if (error == cudaSuccess) error = LaunchAddShares<Shape>(view, plan, args, stream);
   }
@@ -55,29 +50,17 @@ cudaError_t LaunchScaledUnit(const WeightView& view, const WgmmaPlan& plan,
   return LaunchScaledShape<Unit, WgmmaShape<128, 4, true>>(view, plan, launch, stream);
 }
 
+template <int kScales, bool kZeroPoints>
+using ScaledBase = WgmmaInt4Unit<BF16Pairs, kScales, kZeroPoints>;
+
 template <bool kZeroPoints>
 cudaError_t LaunchScaledInt4(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream) {
-  // The types of more scales are told apart at run time: kernels are many.
-  using OfEither = Int4Factors<kZeroPoints, HalfScales::kEither>;
-  switch (launch.scales_per_unit) {
-    case 1: {
-      using Base = WgmmaInt4Unit<BF16Pairs, 1, kZeroPoints>;
-      using OfBF16 = Int4Factors<kZeroPoints, HalfScales::kBF16>;
-      using OfF16 = Int4Factors<kZeroPoints, HalfScales::kF16>;
-      return view.scale_type == Element::kBF16
-                 ? LaunchScaledUnit<Base, OfBF16>(view, plan, launch, stream)
-                 : LaunchScaledUnit<Base, OfF16>(view, plan, launch, stream);
-    }
-    case 2:
-      return LaunchScaledUnit<WgmmaInt4Unit<BF16Pairs, 2, kZeroPoints>, OfEither>(view, plan,
-                                                                                  launch, stream);
-    case 4:
-      return LaunchScaledUnit<WgmmaInt4Unit<BF16Pairs, 4, kZeroPoints>, OfEither>(view, plan,
-                                                                                  launch, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return WithInt4Factors<ScaledBase, kZeroPoints>(view, launch, [&](auto types) {
+    using Types = decltype(types);
+    return LaunchScaledUnit<typename Types::Base, typename Types::Factors>(view, plan, launch,
+                                                                           stream);
+  });
 }
 
 }  // namespace nibble::cuda

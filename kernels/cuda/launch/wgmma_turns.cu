@@ -5,25 +5,16 @@
 namespace nibble::cuda {
 namespace {
 
-static_assert(kTurnUnits == kTurnStages);
-
 template <class Unit, class Shape>
 cudaError_t LaunchShape(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                         cudaStream_t stream) {
   constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign + Shape::kGroups * Shape::kStagingBytes;
-  constexpr int kSharedBytes = kBefore + kTurnStages * WgmmaStage<Unit, Shape>::kBytes;
+  constexpr int kSharedBytes = kBefore + kTurnUnits * WgmmaStage<Unit, Shape>::kBytes;
   static_assert(kSharedBytes <= kWgmmaSharedBytes);
-  WgmmaMaps maps;
-  cudaError_t error = EncodeXMap(view, launch, Shape::kColumns, maps.x);
-  if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
-  if (error != cudaSuccess) return error;
   WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
-  args.stages = kTurnStages;
-  const auto kernel = WgmmaTurnsKernel<Unit, Shape>;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
-                         kSharedBytes, stream, view, args, maps);
+  args.stages = kTurnUnits;
+  return LaunchTiles<Unit, Shape>(WgmmaTurnsKernel<Unit, Shape>, Shape::kColumns, kSharedBytes,
+                                  args, view, plan, launch, stream);
 }
 
 template <class Unit>

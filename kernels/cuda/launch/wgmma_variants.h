@@ -112,26 +112,35 @@ cudaError_t LaunchAddShares(const WeightView& view, const WgmmaPlan& plan, const
                          dim3(Shape::kMultiplying), 0, stream, view, args);
 }
 
+// A kernel of tiles: columns rows of x in a box, kStagesOfUnit stages a unit, so many bytes of
+// shared memory.
+template <class Unit, class Shape, int kStagesOfUnit = 1, class Kernel>
+cudaError_t LaunchTiles(Kernel kernel, int columns, int bytes, const WgmmaArgs& args,
+                        const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
+                        cudaStream_t stream) {
+  WgmmaMaps maps;
+  cudaError_t error = EncodeXMap(view, launch, columns, maps.x);
+  if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape, kStagesOfUnit>(view, maps);
+  if (error != cudaSuccess) return error;
+  // The same for every launch: another thread may be between this call and its own launch.
+  error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaSharedBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
+                         static_cast<size_t>(bytes), stream, view, args, maps);
+}
+
 template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                         cudaStream_t stream) {
   constexpr int kStageBytes = WgmmaStage<Unit, Shape>::kBytes;
   constexpr int kBefore = Unit::kTableBytes + kWgmmaAlign + Shape::kGroups * Shape::kStagingBytes;
   static_assert((kWgmmaSharedBytes - kBefore) / kStageBytes >= 2, "a ring of two stages");
-  WgmmaMaps maps;
-  cudaError_t error = EncodeXMap(view, launch, Shape::kColumns, maps.x);
-  if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
-  if (error != cudaSuccess) return error;
   WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);
   args.stages = std::min(kWgmmaStages, (kWgmmaSharedBytes - kBefore) / kStageBytes);
-  const auto kernel = WgmmaKernel<Pairs, Unit, Shape>;
-  // The same for every launch: another thread may be between this call and its own launch.
-  error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWgmmaSharedBytes);
-  if (error != cudaSuccess) return error;
-  error = LaunchDependent(kernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(Shape::kThreads),
-                          static_cast<size_t>(kBefore + args.stages * kStageBytes), stream, view,
-                          args, maps);
+  const cudaError_t error = LaunchTiles<Unit, Shape>(
+      WgmmaKernel<Pairs, Unit, Shape>, Shape::kColumns, kBefore + args.stages * kStageBytes, args,
+      view, plan, launch, stream);
   return error == cudaSuccess ? LaunchAddShares<Shape>(view, plan, args, stream) : error;
 }
 
