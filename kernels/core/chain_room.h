@@ -7,6 +7,9 @@ namespace nibble::core {
 // Bytes, at least, beside the slots of the warps and, of FP4 and NF4, a table.
 inline constexpr int kChainRoom = 154112;
 inline constexpr int kChainRoomBesideTable = 143872;
+// Of FP8, beside slots of its own size, and where two blocks have half of K each.
+inline constexpr int kChainRoomFp8 = 166400;
+inline constexpr int kChainRoomOfHalves = 156160;
 // A row takes the bytes of its whole units and so many.
 inline constexpr int kChainRowSkew = 64;
 

@@ -8,7 +8,8 @@ namespace nibble::core {
 namespace {
 
 constexpr int64_t kUnitInputs = 128;
-constexpr int kAmpere = 80;  // asynchronous copies, and mma of BF16
+constexpr int64_t kMostChainRows = 8;  // columns of an mma
+constexpr int kAmpere = 80;            // asynchronous copies, and mma of BF16
 
 // Codes on both sides.
 bool Fp8CodesFit(const Problem& problem, int compute_capability) {
@@ -26,12 +27,27 @@ bool Fp8CublasFits(const Problem& problem) {
          spec.k > kQuantGroup;
 }
 
+// A block holds x, of several chains up to 16 rows, or the two of a cluster half of K each.
+bool Fp8ChainRowsFit(const WeightSpec& spec, int64_t m, int64_t units) {
+  const int chains = ChainsOf(spec).count;
+  if (m > (chains > 1 ? 2 * kMostChainRows : kMostChainRows)) return false;
+  const auto bytes = [&](int64_t of_block) {
+    return m * (of_block * kUnitInputs * 2 + kChainRowSkew);
+  };
+  return bytes(units) <= kChainRoomFp8 ||
+         (m <= kMostChainRows && chains % 2 == 0 && bytes((units + 1) / 2) <= kChainRoomOfHalves);
+}
+
 bool ChainRowsFit(const Problem& problem) {
-  constexpr int64_t kMostRows = 8;
+  const int64_t units = (problem.weight.k + kUnitInputs - 1) / kUnitInputs;
+  if (problem.weight.format == Format::kFP8) {
+    return Fp8ChainRowsFit(problem.weight, problem.m, units);
+  }
+  if (problem.m > kMostChainRows) return false;
+  if (ChainsOf(problem.weight).of_half > 0) return true;  // x comes in parts
   const bool table = problem.weight.format == Format::kNF4 || problem.weight.format == Format::kFP4;
   const int64_t room = table ? kChainRoomBesideTable : kChainRoom;
-  const int64_t units = (problem.weight.k + kUnitInputs - 1) / kUnitInputs;
-  return problem.m <= kMostRows && problem.m * (units * kUnitInputs * 2 + kChainRowSkew) <= room;
+  return problem.m * (units * kUnitInputs * 2 + kChainRowSkew) <= room;
 }
 
 // Its stages are filled by tensor maps: each unit's scales follow the last unit's.
@@ -101,6 +117,11 @@ bool StreamsWeights(int compute_capability) {
   return compute_capability >= kHopper && compute_capability / 10 != kLittleSharedMemory;
 }
 
+bool HasChainKernels(const WeightSpec& spec, int compute_capability) {
+  // Sorted groups may be uneven, which wgmma's launcher leaves to cuBLASLt.
+  return compute_capability == kHopper && WgmmaFits(spec) && !spec.has_group_index;
+}
+
 bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability) {
   const WeightSpec& spec = problem.weight;
   if (kernel == "cuda_fp8_gemm") return Fp8CodesFit(problem, compute_capability);
@@ -122,9 +143,8 @@ bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute
   const bool hopper = compute_capability == kHopper;
   if (kernel == "cuda_wgmma") return hopper && WgmmaFits(spec);
   if (kernel == "cuda_gemv_chain" || kernel == "cuda_wgmma_chain") {
-    // Sorted groups may be uneven, which wgmma's launcher leaves to cuBLASLt.
-    return hopper && WgmmaFits(spec) && !spec.has_group_index &&
-           (kernel == "cuda_wgmma_chain" || (ChainsOf(spec).of_half == 0 && ChainRowsFit(problem)));
+    return HasChainKernels(spec, compute_capability) &&
+           (kernel == "cuda_wgmma_chain" || ChainRowsFit(problem));
   }
   // Dense weights are never rounded: both sides are of one type.
   if (kernel == "cuda_gemm") return spec.format != Format::kDense || spec.dtype == problem.input;

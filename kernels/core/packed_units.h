@@ -32,6 +32,10 @@ struct Chains {
 };
 Chains ChainsOf(const WeightSpec& spec);
 
+// Whether the kernels of chains take the weight on a device of this compute capability, of some
+// number of rows of 16-bit x: where bits must not depend on the rows, cuda_gemv never has it then.
+bool HasChainKernels(const WeightSpec& spec, int compute_capability);
+
 // Whether the CUDA matmul kernel `kernel` can run `problem` on a device of this compute capability.
 // cuda_gemm_f32 runs every one.
 bool CudaKernelFits(const Problem& problem, std::string_view kernel, int compute_capability);

@@ -112,6 +112,7 @@ constexpr Entry kCudaTable[] = {
 // up to 8.
 constexpr Entry kCudaInvariantTable[] = {
     {Op::kMatmul, 8, {"cuda_gemv_chain", 8, 16, 128, 1}},
+    {Op::kMatmul, 16, {"cuda_gemv_chain", 16, 16, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_wgmma_chain", 64, 256, 128, 1}},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 16, 16, 128, 1}, KeepsItsGroupsIn4Bits},
     {Op::kMatmul, kAnyM, {"cuda_gemv", 8, 32, 128, 1}, KeepsItsGroups},

@@ -76,7 +76,10 @@ class Matmul {
     launch.f16 = args_.x.dtype == DType::kF16 && shape_.activation == QuantMode::kNone;
     launch.ring = core::StreamsWeights(device_.compute_capability);
     launch.multiprocessors = device_.cores;
-    launch.chains = shape_.chains.count;
+    if (core::HasChainKernels(spec_, device_.compute_capability)) {
+      launch.chains = shape_.chains.count;
+      launch.of_half = shape_.chains.of_half;
+    }
     const auto* x = static_cast<const char*>(gemv.x);
     const float* x_scales = gemv.x_scales;
     for (int64_t row = 0; row < shape_.m; row += rows) {

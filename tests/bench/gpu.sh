@@ -88,11 +88,12 @@ if $sanitizer; then
     tiles+=":*MatmulSharedTilesTest*/cuda*_$tile"
   done
   rows=':*ARowDependsOnNothingElse*cuda_int4_group_128:*ARowDependsOnNothingElse*cuda_fp8_channel_bias'
+  tables=':*ARowDependsOnNothingElse*cuda_nf4_nested'
   rows+=':*GraphTest.EveryReplayReadsTheRowsOfThen*:*UnevenGroups*'
   rows+=':*QuantizesAsTheOutput*cuda_fp8_block:*IdentityActivations*cuda_int4_act_order'
   rows+=':*RowOpsTest.*EqualsNormThenQuantize*:*RowOpsTest.*EqualsSiluMulThenQuantize*'
   for tool in memcheck initcheck synccheck; do
-    sanitize $tool $tool "$shapes$others$tiles$rows" & pids+=($!)
+    sanitize $tool $tool "$shapes$others$tiles$rows$tables" & pids+=($!)
   done
   # It takes a hundred times as long: in parts, and without the slowest tests.
   IFS=: read -ra filters <<< "${shapes#:}"
@@ -101,6 +102,7 @@ if $sanitizer; then
   done
   sanitize racecheck racecheck_tiles "$tiles" & pids+=($!)
   sanitize racecheck racecheck_rows "$rows" & pids+=($!)
+  sanitize racecheck racecheck_tables "$tables" & pids+=($!)
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
   [[ $status -eq 0 ]] || exit 1
 fi

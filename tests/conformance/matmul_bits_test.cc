@@ -197,13 +197,76 @@ TEST_P(FewRowsTest, HaveTheSameBitsInEveryBatchWhereAsked) {
                                {37, 4352},
                                {33, 9088},
                                {20, 640},
+                               {40, 100},
                                {9, 4224}}) {
       ExpectSameRows(variant, n, k, all);
     }
     if (variant.name == "nf4_nested" || variant.name == "int4_group_128") {
       for (const int64_t k : {4096, 4224, 8320}) ExpectSameRows(variant, 4300, k, {1, 8, 16});
+      // Blocks of several tiles, the last of which has fewer.
+      ExpectSameRows(variant, 2190, 4096, {1, 2, 3, 5, 8});
+      ExpectSameRows(variant, 2190, 9088, {1, 4, 6, 7});
+      ExpectSameRows(variant, 8500, 4224, {1, 3, 8});
     }
-    if (variant.name == "fp8_channel_bias") ExpectSameRows(variant, 4300, 4224, {1, 8, 16});
+    if (variant.name == "int4_group_32_zp" || variant.name == "int4_group_128") {
+      ExpectSameRows(variant, 4299, 5150, {1, 5, 8});
+    }
+    if (variant.name == "fp8_channel_bias") {
+      ExpectSameRows(variant, 4300, 4224, {1, 8, 16});
+      ExpectSameRows(variant, 5000, 4224, {5, 9, 16});
+      // Rows that fit a block's shared memory, and that only halves of fit, with more to spare.
+      ExpectSameRows(variant, 37, 10500, {7, 8});
+      ExpectSameRows(variant, 37, 20000, {4, 5, 7, 8});
+      ExpectSameRows(variant, 5000, 10500, {8});
+    }
+  }
+}
+
+// By default, too, 1 to 8 rows are one kernel's where K is long, or a table's outputs are few.
+TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
+  constexpr struct {
+    int64_t n, k;
+    bool table_only;
+  } kCases[] = {{37, 4352, false},   {33, 9088, false},   {2190, 5120, false},
+                {4300, 4224, false}, {8500, 4224, false}, {4300, 2048, true}};
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "int4_group_128" && variant.name != "int4_group_32_zp" &&
+        variant.name != "nf4_nested") {
+      continue;
+    }
+    for (const auto& [n, k, table_only] : kCases) {
+      if (table_only && variant.spec.format == Format::kInt4) continue;
+      SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
+      const CanonicalWeight weight = RandomWeight(variant.SpecOf(n, k), 41);
+      if (n < 4000) {
+        Layer layer(GetParam(), runner_, weight);
+        for (const int64_t m : {1, 8}) layer.ExpectOracle(m, DType::kF16, DType::kF32, 42);
+      }
+      const auto uploaded = runner_.Upload(weight);
+      const HostMatrix x = RandomActivations(DType::kBF16, 8, k, 43);
+      const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
+      for (const int64_t m : {1, 2, 3, 5, 7}) {
+        const HostMatrix part = runner_.Matmul(*uploaded, {.x = x.Rows(8 - m, m)}, DType::kF32);
+        for (int64_t row = 0; row < m; ++row) {
+          ASSERT_EQ(Row(part, row), Row(y, 8 - m + row)) << "M = " << m << ", row " << row;
+        }
+      }
+    }
+  }
+}
+
+// INT4 of few inputs and outputs is of another kernel from 5 rows on.
+TEST_P(FewRowsTest, OfFewInputsAreNearTheOracleByDefault) {
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "int4_group_128" && variant.name != "int4_group_32_zp" &&
+        variant.name != "nf4_nested") {
+      continue;
+    }
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{37, 531}, {33, 4096}, {2190, 384}}) {
+      SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
+      Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(n, k), 44));
+      for (const int64_t m : {1, 4, 5, 8}) layer.ExpectOracle(m, DType::kBF16, DType::kBF16, 45);
+    }
   }
 }
 
@@ -216,11 +279,21 @@ TEST_P(FewRowsTest, HaveTheSameBitsWithManyOutputsAsAmongManyRows) {
         variant.name != "fp8_channel_bias") {
       continue;
     }
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8500, 384}, {16900, 512}}) {
+    std::vector<std::pair<int64_t, int64_t>> sizes = {{8500, 384}, {16900, 512}};
+    // Longer sums, and warps that take several tiles; of few formats and without the oracle, for
+    // time.
+    if (variant.name == "int4_group_128" || variant.name == "nf4_nested") {
+      sizes.insert(sizes.end(), {{8500, 2304}, {28700, 1152}, {33900, 384}});
+    }
+    if (variant.name == "int4_group_128")
+      sizes.emplace_back(16900, 2432);  // two rounds of 16 units
+    for (const auto& [n, k] : sizes) {
       SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
       const CanonicalWeight weight = RandomWeight(variant.SpecOf(n, k), 35);
-      Layer layer(GetParam(), runner_, weight);
-      layer.ExpectOracle(3, DType::kBF16, DType::kBF16, 36);
+      if (n < 20'000) {
+        Layer layer(GetParam(), runner_, weight);
+        layer.ExpectOracle(3, DType::kBF16, DType::kBF16, 36);
+      }
       const auto uploaded = runner_.Upload(weight);
       for (const DType dtype : {DType::kBF16, DType::kF16}) {
         const HostMatrix x = RandomActivations(dtype, 66, k, 38);

@@ -30,6 +30,20 @@ __device__ inline uint4 LoadShared16Bytes(uint32_t from) {
                : "memory");
   return v;
 }
+// Any value unless `there`.
+__device__ inline uint4 LoadShared16BytesIf(bool there, uint32_t from) {
+  uint4 v;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "r"(from), "r"(static_cast<uint32_t>(there))
+      : "memory");
+  return v;
+}
 __device__ inline uint2 LoadShared8Bytes(uint32_t from) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
@@ -59,6 +73,13 @@ __device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
   uint32_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
   return v;
+}
+
+__device__ inline void StoreShared2Floats(uint32_t to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
+}
+__device__ inline float LoadShared1Float(uint32_t from) {
+  return __uint_as_float(LoadShared4Bytes(from));
 }
 
 __device__ inline void StoreShared16Bytes(uint32_t to, uint4 v) {
@@ -157,6 +178,10 @@ __device__ inline void CopyAsync16Bytes(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
 }
 __device__ inline void EndAsyncCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Arrives at a barrier, which counts it, once the thread's copies so far are there.
+__device__ inline void ArriveAfterAsyncCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Until at most kNewest groups are on their way; 0: nothing at all.
 template <int kNewest>
 __device__ inline void WaitForAsyncCopies() {

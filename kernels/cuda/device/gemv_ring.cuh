@@ -14,6 +14,8 @@
 //        | partial sums in shared memory; arrive on `partial_full`
 //   y               sum of the warps, + bias; arrive on `partial_empty`
 //
+// An ordered shape keeps the products of units apart instead (ring_ordered.cuh).
+//
 // x is held in registers for the whole launch (kHeld units a warp), lies in shared memory whole
 // (resident), or comes in the stages beside its weights.
 //
@@ -26,6 +28,7 @@
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/gemv_ring_producer.cuh"
+#include "kernels/cuda/device/ring_ordered.cuh"
 #include "kernels/cuda/device/shared_fragments.cuh"
 
 namespace nibble::cuda {
@@ -137,7 +140,8 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
       }
       for (int buffer = 0; buffer < 2; ++buffer) {
         InitBarrier(SharedAddress(ring.partial_full + buffer), Shape::kWarps * kWarpArrivals);
-        InitBarrier(SharedAddress(ring.partial_empty + buffer), Shape::kReducers * kWarpArrivals);
+        InitBarrier(SharedAddress(ring.partial_empty + buffer),
+                    Shape::ReducersOf(args.m) * kWarpArrivals);
       }
       FenceBarrierInit();
     }
@@ -167,7 +171,12 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     return;
   }
   if (warp > Shape::kWarps) {
-    ReducePartials<Unit, Shape>(ring, threadIdx.x - (Shape::kWarps + 1) * 32);
+    const int thread = threadIdx.x - (Shape::kWarps + 1) * 32;
+    if constexpr (Shape::kOrdered) {
+      ReduceOrdered<Unit, Shape>(ring, thread);
+    } else {
+      ReducePartials<Unit, Shape>(ring, thread);
+    }
     return;
   }
 
@@ -217,9 +226,17 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
     used.Advance(Shape::kStagesPerRound, stages);
   };
   float sums[kTiles][kColumns][4];
+  RingSlot partial;
+  // A buffer of partial sums is free; the first phase of `partial_empty` ends with its first use.
+  const auto wait_for_partials = [&] {
+    WaitBarrier(full_at + (kRingPartialEmptyAt + partial.stage) * 8, partial.parity ^ 1);
+  };
+  const auto give_partials = [&] {
+    Arrive(full_at + (kRingPartialFullAt + partial.stage) * 8);
+    partial.Advance(1, ring_args.partial_buffers);
+  };
   const int rounds = Kept(ring.rounds);
   const int my_rounds = Kept((w.units - warp + Shape::kWarps - 1) / Shape::kWarps);
-  RingSlot partial;
   bool first = true;
   for (int tile = blockIdx.x; tile < ring.tiles; tile += gridDim.x) {
 #pragma unroll
@@ -234,7 +251,21 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
       Unit units[kTiles];
       if (round < rounds) take(units, round < my_rounds);
       if (!staged && round < rounds) give_back();
-      if constexpr (Shape::kHeldX) {
+      if constexpr (Shape::kOrdered) {
+        float products[kTiles][Unit::kScalesPerUnit][4];
+        const bool real = round < my_rounds;
+        if (real) MultiplyApart<Pairs, Unit, kTiles>(w, shared_words, units, held, products);
+        if (round < rounds) {
+          wait_for_partials();
+          if (real) {
+            StoreApart<Unit, kTiles>(
+                w, units, products, args.m, lane,
+                SharedAddress(ring.Partials(partial.stage)) + warp * Shape::UnitBytes(args.m),
+                Shape::kRowBytes);
+          }
+          give_partials();
+        }
+      } else if constexpr (Shape::kHeldX) {
         if (round < my_rounds) {
           MultiplyUnits<Pairs, Unit, kColumns, kTiles, Shape::kChains>(w, shared_words, units, held,
                                                                        sums);
@@ -264,11 +295,11 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
       for (int round = 0; round < rounds; ++round) turn(round, x[0]);
     }
     first = false;
-    // The first phase of `partial_empty` ends with the first use of a buffer.
-    WaitBarrier(full_at + (kRingPartialEmptyAt + partial.stage) * 8, partial.parity ^ 1);
-    StorePartials<Shape>(sums, args.m, lane, ring.Partials(partial.stage) + warp * partial_pitch);
-    Arrive(full_at + (kRingPartialFullAt + partial.stage) * 8);
-    partial.Advance(1, ring_args.partial_buffers);
+    if constexpr (!Shape::kOrdered) {
+      wait_for_partials();
+      StorePartials<Shape>(sums, args.m, lane, ring.Partials(partial.stage) + warp * partial_pitch);
+      give_partials();
+    }
   }
 #endif
 }

@@ -41,6 +41,13 @@ struct RingShape {
   // Of partial sums: floats from one row of x to the next.
   static constexpr int kPartialPitch = kRows + 4;
   static_assert(kWarps % kStageUnits == 0);
+  // Whether products of units lie apart and are added in one order (ring_ordered.cuh).
+  static constexpr bool kOrdered = false;
+  // Bytes of one buffer of partial sums [warp][row of x][output].
+  __host__ __device__ static constexpr int PartialBytes(int m) {
+    return kWarps * m * kPartialPitch * 4;
+  }
+  __device__ static int ReducersOf(int) { return kReducers; }  // that take part
 };
 
 // The launch's own choices.
@@ -77,12 +84,6 @@ __host__ __device__ constexpr int RingResidentRowBytes(int units) {
   return units * kUnitInputs * 2 + kSharedRowSkew;
 }
 
-// Bytes of one buffer of partial sums [warp][row of x][output].
-template <class Shape>
-__host__ __device__ constexpr int RingPartialBytes(int m) {
-  return Shape::kWarps * m * Shape::kPartialPitch * 4;
-}
-
 // Where the parts of the dynamic shared memory lie: table, partial sums, resident x, ring.
 template <class Unit, class Shape>
 struct RingLayout {
@@ -93,7 +94,7 @@ struct RingLayout {
 
   __host__ __device__ RingLayout(int m, int units, const RingArgs& ring) {
     partial_offset = Unit::kTableBytes;
-    x_offset = partial_offset + ring.partial_buffers * RingPartialBytes<Shape>(m);
+    x_offset = partial_offset + ring.partial_buffers * Shape::PartialBytes(m);
     const bool resident = !Shape::kHeldX && ring.x_resident;
     ring_offset = x_offset + (resident ? m * RingResidentRowBytes(units) : 0);
     stage_bytes = RingStage<Unit, Shape>::kBytes;
@@ -162,7 +163,7 @@ struct Ring {
   }
   __device__ float* Partials(int buffer) const {
     return reinterpret_cast<float*>(shared + layout.partial_offset) +
-           buffer * (RingPartialBytes<Shape>(args.m) / 4);
+           buffer * (Shape::PartialBytes(args.m) / 4);
   }
   __device__ bool Staged() const { return !Shape::kHeldX && !ring.x_resident; }
   __device__ bool Resident() const { return !Shape::kHeldX && ring.x_resident; }

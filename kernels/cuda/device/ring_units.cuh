@@ -40,6 +40,9 @@ struct RingInt4Unit {
   __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
     words[0] = LoadShared16Bytes(codes);
     words[1] = LoadShared16Bytes(codes + 512);
+    LoadScales(scale_bytes, zero_bytes);
+  }
+  __device__ void LoadScales(uint32_t scale_bytes, uint32_t zero_bytes) {
 #pragma unroll
     for (int i = 0; i < kScales; ++i) {
       scales[i] = LoadShared4Bytes(scale_bytes + i * kUnitRows * 2);
@@ -88,9 +91,12 @@ struct RingTableUnit {
   __device__ static void FillTable(const WeightView& w, uint32_t* table, int threads) {
     Direct::FillTable(w, table, threads);
   }
-  __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t) {
+  __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
     words[0] = LoadShared16Bytes(codes);
     words[1] = LoadShared16Bytes(codes + 512);
+    LoadScales(scale_bytes, zero_bytes);
+  }
+  __device__ void LoadScales(uint32_t scale_bytes, uint32_t) {
 #pragma unroll
     for (int i = 0; i < kScales; ++i) {
       scales[i] = LoadShared2Floats(scale_bytes + i * kUnitRows * 4);
@@ -105,14 +111,15 @@ struct RingTableUnit {
   }
 };
 
-// A unit's table by 16 warps, each the pairs whose low code is its number: the other values, and
-// where their pairs lie, are constants of the instructions. Nothing for units without a table.
+// The pairs of a unit's table whose low code is `low_code`, by a warp: the other values, and where
+// their pairs lie, are constants of the instructions. Nothing for units without a table.
 template <class Pairs, class Unit>
-__device__ inline void FillTableByWarps(const WeightView& w, uint32_t* table, int warp, int lane) {
+__device__ inline void FillTableByWarps(const WeightView& w, uint32_t* table, int low_code,
+                                        int lane) {
   if constexpr (Unit::kTableBytes > 0) {
     constexpr int kPitch = Unit::kTableBytes / 256 / 4;
-    const float low = w.table[warp];
-    uint32_t* to = table + warp * kPitch + lane;
+    const float low = w.table[low_code];
+    uint32_t* to = table + low_code * kPitch + lane;
 #pragma unroll
     for (int high = 0; high < 16; ++high) {
       to[high * 16 * kPitch] = Pairs::Pair(low, w.table[high]);

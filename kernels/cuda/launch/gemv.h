@@ -14,7 +14,9 @@ struct GemvLaunch {
   bool f16 = false;         // x is F16, else BF16
   bool ring = false;        // core::StreamsWeights of the device
   int multiprocessors = 1;
-  int chains = 1;  // of the kernels of chains: core::Chains of the weight
+  // core::Chains of weights that core::HasChainKernels; of others as here.
+  int chains = 1;
+  int of_half = 0;
 };
 
 // y [m, N] = x [m, K] W^T + bias, m <= kGemvRows.
@@ -25,7 +27,7 @@ cudaError_t LaunchGemvTable(const WeightView& view, const GemvArgs& args, const 
 cudaError_t LaunchGemvFp8(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                           cudaStream_t stream);
 
-// The same of up to 8 rows, which CudaKernelFits says, with the bits of LaunchWgmmaInt4 and the
+// The same of the rows that CudaKernelFits takes, with the bits of LaunchWgmmaInt4 and the
 // others by WgmmaPlan::InChains. Of FP8, one scale a row or one in all. Only for compute capability
 // 9.0.
 cudaError_t LaunchGemvChainInt4(const WeightView& view, const GemvArgs& args,

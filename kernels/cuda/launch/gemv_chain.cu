@@ -1,4 +1,6 @@
+#include "kernels/cuda/launch/gemv_chain_two_variants.h"
 #include "kernels/cuda/launch/gemv_chain_variants.h"
+#include "kernels/cuda/launch/gemv_stream_variants.h"
 
 namespace nibble::cuda {
 namespace {
@@ -8,6 +10,12 @@ cudaError_t LaunchTableScales(const WeightView& view, const GemvArgs& args,
                               const GemvLaunch& launch, cudaStream_t stream) {
   // A lookup takes two instructions less in the table of pitch 256.
   using Unit = RingTableUnit<Pairs, kScales, 256>;
+  if (launch.of_half > 0) {
+    return LaunchStream<Pairs, HalfWordTableUnit<Unit>>(view, args, launch, stream);
+  }
+  if (ChainTwoFits<Unit>(view, args, launch)) {
+    return LaunchChainTwo<Pairs, Unit>(view, args, launch, stream);
+  }
   if (ChainFits<Unit, ChainShape<2, 2>>(view, args)) {
     return LaunchChain<Pairs, Unit, ChainShape<2, 2>>(view, args, launch, stream);
   }
@@ -28,25 +36,12 @@ cudaError_t LaunchTable(const WeightView& view, const GemvArgs& args, const Gemv
   }
 }
 
-template <class Pairs>
-cudaError_t LaunchFp8(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
-                      cudaStream_t stream) {
-  return LaunchChainOf<Pairs, RingFp8Unit<Pairs>, ChainShape<1, 4>, ChainShape<1, 3>,
-                       ChainShape<1, 2>>(view, args, launch, stream);
-}
-
 }  // namespace
 
 cudaError_t LaunchGemvChainTable(const WeightView& view, const GemvArgs& args,
                                  const GemvLaunch& launch, cudaStream_t stream) {
   return launch.f16 ? LaunchTable<F16Pairs>(view, args, launch, stream)
                     : LaunchTable<BF16Pairs>(view, args, launch, stream);
-}
-
-cudaError_t LaunchGemvChainFp8(const WeightView& view, const GemvArgs& args,
-                               const GemvLaunch& launch, cudaStream_t stream) {
-  return launch.f16 ? LaunchFp8<F16Pairs>(view, args, launch, stream)
-                    : LaunchFp8<BF16Pairs>(view, args, launch, stream);
 }
 
 }  // namespace nibble::cuda

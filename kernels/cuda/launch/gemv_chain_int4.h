@@ -1,8 +1,12 @@
-// GemvChainKernel of INT4 weights for one type of x. Included by its launchers alone.
+// The GEMVs of chains of INT4 weights for one type of x: GemvStreamKernel where K is in halves; of
+// one chain GemvRingKernel with products apart where registers hold x, else GemvChainKernel.
+// Included by its launchers alone.
 #ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_INT4_H_
 #define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_INT4_H_
 
 #include "kernels/cuda/launch/gemv_chain_variants.h"
+#include "kernels/cuda/launch/gemv_ring_variants.h"
+#include "kernels/cuda/launch/gemv_stream_variants.h"
 
 namespace nibble::cuda {
 
@@ -10,17 +14,31 @@ namespace nibble::cuda {
 cudaError_t LaunchGemvChainInt4F16(const WeightView& view, const GemvArgs& args,
                                    const GemvLaunch& launch, cudaStream_t stream);
 
+template <class Pairs, class Unit>
+cudaError_t LaunchChainInt4Unit(const WeightView& view, const GemvArgs& args,
+                                const GemvLaunch& launch, cudaStream_t stream) {
+  if (launch.of_half > 0) {
+    return LaunchStream<Pairs, HalfWordInt4Unit<Unit>>(view, args, launch, stream);
+  }
+  // Products of four groups a unit do not fit the registers.
+  if constexpr (Unit::kScalesPerUnit <= 2) {
+    if (view.units <= kRingHeldUnits) {
+      return LaunchRing<Pairs, Unit, OrderedShape<Unit::kScalesPerUnit>>(view, args, launch,
+                                                                         stream);
+    }
+  }
+  // More on their way are slower (H200, 28672x4096, 1 row: 17.1 us against 16.8).
+  return LaunchChainOf<Pairs, Unit, ChainShape<2, 2>>(view, args, launch, stream);
+}
+
 template <class Pairs, int kScales, bool kZeroPoints>
 cudaError_t LaunchChainInt4Units(const WeightView& view, const GemvArgs& args,
                                  const GemvLaunch& launch, cudaStream_t stream) {
-  // More on their way are slower (H200, 28672x4096, 1 row: 17.1 us against 16.8).
-  using Shape = ChainShape<2, 2>;
-  if (view.scale_type == Element::kBF16) {
-    using Unit = RingInt4Unit<Pairs, kScales, kZeroPoints, true>;
-    return LaunchChainOf<Pairs, Unit, Shape>(view, args, launch, stream);
-  }
-  using Unit = RingInt4Unit<Pairs, kScales, kZeroPoints, false>;
-  return LaunchChainOf<Pairs, Unit, Shape>(view, args, launch, stream);
+  return view.scale_type == Element::kBF16
+             ? LaunchChainInt4Unit<Pairs, RingInt4Unit<Pairs, kScales, kZeroPoints, true>>(
+                   view, args, launch, stream)
+             : LaunchChainInt4Unit<Pairs, RingInt4Unit<Pairs, kScales, kZeroPoints, false>>(
+                   view, args, launch, stream);
 }
 
 template <class Pairs, int kScales>

@@ -12,19 +12,27 @@
 
 namespace nibble::cuda {
 
-// Bytes of shared memory for a row of x.
-inline int ChainXRowBytes(const WeightView& view) {
-  return view.units * kUnitInputs * 2 + kSharedRowSkew;
+// Bytes of a block's shared memory for a row of x: the units of the block that has more.
+template <class Shape>
+int ChainXRowBytes(const WeightView& view) {
+  return (view.units + Shape::kBlocks - 1) / Shape::kBlocks * kUnitXBytes + kSharedRowSkew;
 }
 static_assert(kSharedRowSkew == core::kChainRowSkew);
 // For all rows.
 template <class Unit, class Shape>
 constexpr int ChainRoom() {
-  return kBlockSharedBytes - Unit::kTableBytes - Shape::template SlotBytes<Unit>();
+  return kBlockSharedBytes - Shape::template XAt<Unit>();
 }
 template <class Unit, class Shape>
 bool ChainFits(const WeightView& view, const GemvArgs& args) {
-  return args.m * ChainXRowBytes(view) <= ChainRoom<Unit, Shape>();
+  return args.m * ChainXRowBytes<Shape>(view) <= ChainRoom<Unit, Shape>();
+}
+
+// What the selector counts on.
+template <class Unit, class Shape>
+constexpr int LeastChainRoom() {
+  if (Unit::kBoxed) return Shape::kBlocks > 1 ? core::kChainRoomOfHalves : core::kChainRoomFp8;
+  return Unit::kTableBytes > 0 ? core::kChainRoomBesideTable : core::kChainRoom;
 }
 
 template <class Pairs, class Unit, class Shape>
@@ -32,26 +40,25 @@ cudaError_t LaunchChain(const WeightView& view, const GemvArgs& args, const Gemv
                         cudaStream_t stream) {
   ChainArgs places;
   places.chains = launch.chains;
-  places.x_at = Unit::kTableBytes + Shape::template SlotBytes<Unit>();
-  places.x_row_bytes = ChainXRowBytes(view);
+  places.x_at = Shape::template XAt<Unit>();
+  places.x_row_bytes = ChainXRowBytes<Shape>(view);
   const auto kernel = GemvChainKernel<Pairs, Unit, Shape>;
   const cudaError_t error = AllowAllShared(kernel);
   if (error != cudaSuccess) return error;
   const int tiles = (view.n + kUnitRows - 1) / kUnitRows;
-  const int block_tiles = kSlotsWarps / launch.chains;
+  const int block_tiles = kSlotsWarps / (launch.chains / Shape::kBlocks);
   const int blocks = launch.chains == 1 ? std::min(tiles, launch.multiprocessors)
-                                        : (tiles + block_tiles - 1) / block_tiles;
-  return LaunchDependent(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kSlotsThreads),
-                         static_cast<size_t>(places.x_at + args.m * places.x_row_bytes), stream,
-                         view, args, places);
+                                        : (tiles + block_tiles - 1) / block_tiles * Shape::kBlocks;
+  return LaunchDependentClusters(
+      Shape::kBlocks, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kSlotsThreads),
+      static_cast<size_t>(places.x_at + args.m * places.x_row_bytes), stream, view, args, places);
 }
 
 // The first of the shapes beside which x fits, as it does beside the last one's.
 template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchChainOf(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                           cudaStream_t stream) {
-  static_assert(ChainRoom<Unit, Shape>() >=
-                (Unit::kTableBytes > 0 ? core::kChainRoomBesideTable : core::kChainRoom));
+  static_assert(ChainRoom<Unit, Shape>() >= LeastChainRoom<Unit, Shape>());
   return LaunchChain<Pairs, Unit, Shape>(view, args, launch, stream);
 }
 template <class Pairs, class Unit, class Shape, class Next, class... Others>

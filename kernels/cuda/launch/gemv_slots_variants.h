@@ -1,14 +1,22 @@
 // Which GEMV kernel of compute capability 9.0 runs a 4-bit weight. Included by the launchers alone.
 //
-//   rows of x   K <= 4096                                        longer K
-//   1 to 8      GemvOnceKernel: INT4, a tile a multiprocessor    GemvSlotsKernel
-//               GemvRingKernel: all others
-//   9 to 16     GemvSpreadHeldKernel: INT4                       GemvSpreadKernel
-//               GemvSlotsKernel: tables, beside which x of 16
+//   rows of x   weights                                     kernel
+//   1 to 8      of chains of halves of K (launch.of_half):  GemvStreamKernel
+//               K > 4096; tables of at most three tiles
+//               of 16 outputs a multiprocessor; INT4 of at
+//               most two and more than 4 rows
+//               K <= 4096, INT4, a tile of 32 outputs a     GemvOnceKernel
+//               multiprocessor
+//               K <= 4096, others                           GemvRingKernel
+//               others                                      GemvSlotsKernel
+//   9 to 16     K <= 4096, INT4                             GemvSpreadHeldKernel
+//               K <= 4096, tables, beside which x of 16     GemvSlotsKernel
 //               rows does not fit
+//               others                                      GemvSpreadKernel
 //
-// All of them divide K among 16 warps alike and add in one order: a row's bits are the same in
-// each.
+// All but GemvStreamKernel divide K among 16 warps alike and add in one order: a row's bits are the
+// same in each. Weights that GemvStreamKernel may take come here only where bits may depend on the
+// number of rows (core::HasChainKernels).
 #ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
 #define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
 
@@ -21,6 +29,7 @@
 #include "kernels/cuda/launch/gemv_ring_variants.h"
 #include "kernels/cuda/launch/gemv_shared.h"
 #include "kernels/cuda/launch/gemv_spread_variants.h"
+#include "kernels/cuda/launch/gemv_stream_variants.h"
 
 namespace nibble::cuda {
 
@@ -61,7 +70,19 @@ cudaError_t LaunchSlots(const WeightView& view, const GemvArgs& args, const Gemv
                          static_cast<size_t>(bytes), stream, view, args, places);
 }
 
-// RingUnit: for the ring, Unit for the other kernels.
+// Whether GemvStreamKernel is the fastest of 1 to 8 rows.
+template <class Unit>
+bool IsStreamed(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch) {
+  if (launch.of_half == 0) return false;
+  if (view.units > kRingHeldUnits) return true;
+  const auto tiles_at_most = [&](int count) {
+    return (view.n + kUnitRows - 1) / kUnitRows <= count * launch.multiprocessors;
+  };
+  if constexpr (Unit::kTableBytes > 0) return tiles_at_most(3);
+  return tiles_at_most(2) && args.m > 4;
+}
+
+// RingUnit: for the ring and GemvStreamKernel, Unit for the other kernels.
 template <class Pairs, class RingUnit, class Unit = RingUnit>
 cudaError_t LaunchFourBitUnits(const WeightView& view, const GemvArgs& args,
                                const GemvLaunch& launch, cudaStream_t stream) {
@@ -77,6 +98,9 @@ cudaError_t LaunchFourBitUnits(const WeightView& view, const GemvArgs& args,
     } else {
       return LaunchSlots<Pairs, Unit, SlotsShape<2, 2, 6, 2>, false>(view, args, launch, stream);
     }
+  }
+  if (IsStreamed<Unit>(view, args, launch)) {
+    return LaunchStream<Pairs, RingUnit>(view, args, launch, stream);
   }
   if (held) {
     if constexpr (Unit::kTableBytes == 0) {

@@ -159,16 +159,12 @@ TEST(Select, MultipliesManyRowsByWgmmaOnHopper) {
   wide_int4.n = 8449;
   EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
   wide_int4.n = 28672;
-  EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
   EXPECT_EQ(kernel(wide_int4, 65537), "cuda_wgmma");
   wide_int4.has_zero_points = true;
   EXPECT_EQ(kernel(wide_int4, 16), "cuda_gemv");
   wide_int4.group_size = 64;
   EXPECT_EQ(kernel(wide_int4, 9), "cuda_wgmma");
-  WeightSpec long_nf4 = nf4;
-  long_nf4.n = 4096;
-  long_nf4.k = 8192;
-  EXPECT_EQ(kernel(long_nf4, 9), "cuda_wgmma");
+  EXPECT_EQ(kernel(Spec(Format::kNF4, 4096, 8192), 9), "cuda_wgmma");
   WeightSpec fp8 = Spec(Format::kFP8, 4096, 4096);
   EXPECT_EQ(kernel(fp8, 16), "cuda_gemv");
   EXPECT_EQ(kernel(fp8, 17), "cuda_wgmma");
@@ -222,17 +218,18 @@ TEST(Select, KeepsToKernelsWhoseBitsDoNotDependOnTheRowsWhereAsked) {
     problem.input = input;
     return Select(problem, device);
   };
-  // Pairs of blocks have no GEMV that adds as they do; one chain of K and its equal parts have.
+  // The order of pairs of blocks, one chain of K, and its equal parts.
   const WeightSpec pairs = Spec(Format::kNF4, 64, 8192);
-  for (const int64_t m : {1, 64}) EXPECT_EQ(choice(pairs, m).kernel, "cuda_wgmma_chain") << m;
-  for (const WeightSpec& chains :
-       {Spec(Format::kNF4, 28672, 4096), Spec(Format::kFP8, 4096, 4096)}) {
-    for (const int64_t m : {1, 8}) EXPECT_EQ(choice(chains, m).kernel, "cuda_gemv_chain") << m;
-    for (const int64_t m : {9, 4096}) EXPECT_EQ(choice(chains, m).kernel, "cuda_wgmma_chain") << m;
+  for (const auto& [chains, rows] : {std::pair{pairs, 8},
+                                     {Spec(Format::kNF4, 28672, 4096), 8},
+                                     {Spec(Format::kFP8, 4096, 4096), 16},
+                                     {Spec(Format::kFP8, 4096, 20480), 7}}) {
+    EXPECT_EQ(choice(chains, 1).kernel, "cuda_gemv_chain");
+    EXPECT_EQ(choice(chains, rows).kernel, "cuda_gemv_chain") << rows;
+    EXPECT_EQ(choice(chains, rows).tile_m, rows > 8 ? 16 : 8) << rows;
+    EXPECT_EQ(choice(chains, rows + 1).kernel, "cuda_wgmma_chain") << rows;
+    EXPECT_EQ(choice(chains, 4096).kernel, "cuda_wgmma_chain") << rows;
   }
-  // Rows so long that few fit shared memory.
-  EXPECT_EQ(choice(Spec(Format::kFP8, 4096, 16384), 4).kernel, "cuda_gemv_chain");
-  EXPECT_EQ(choice(Spec(Format::kFP8, 4096, 16384), 5).kernel, "cuda_wgmma_chain");
   EXPECT_EQ(choice(Spec(Format::kInt4, 64, 8192), 33).kernel, "cuda_gemv");  // scales of F32
   EXPECT_EQ(choice(Spec(Format::kInt4, 64, 8192), 33).tile_m, 16);
   EXPECT_EQ(choice(pairs, 64, DType::kF32).kernel, "cuda_gemm_f32");
