@@ -99,8 +99,6 @@ int32_t ShiftOf(int32_t value) {
   return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
 }
 
-int64_t RowsInTiles(int64_t n) { return CeilDiv(n, kUnitRows) * kUnitRows; }
-
 // Copies and kernels of one upload. The first error ends it.
 class Packer {
  public:
@@ -297,7 +295,7 @@ class Packer {
 
 WeightLayout::WeightLayout(const WeightSpec& spec) {
   const int64_t units = CeilDiv(spec.k, kUnitInputs);
-  const int64_t rows = RowsInTiles(spec.n);
+  const int64_t rows = PaddedRows(spec.n);
   const int64_t groups = CeilDiv(spec.k, GroupSize(spec));
   const int per_unit = core::ScalesPerUnit(spec);
   scale_groups = per_unit > 1 ? std::max(groups, units * per_unit) : groups;

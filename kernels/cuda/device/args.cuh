@@ -47,6 +47,9 @@ struct ActivationArgs {
   int32_t k = 0;
 };
 
+// Of a unit's inputs in a row of 16-bit x.
+inline constexpr int kUnitXBytes = kUnitInputs * 2;
+
 struct GemvArgs {
   const void* x = nullptr;  // [m, units * 128] 16-bit, rows start at multiples of 16 bytes
   int64_t x_stride = 0;

@@ -69,6 +69,9 @@ __device__ inline uint32_t LoadShared4Bytes(uint32_t from) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
   return v;
 }
+__device__ inline float LoadShared1Float(uint32_t from) {
+  return __uint_as_float(LoadShared4Bytes(from));
+}
 __device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
   uint32_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
@@ -77,9 +80,6 @@ __device__ inline uint32_t LoadShared2Bytes(uint32_t from) {
 
 __device__ inline void StoreShared2Floats(uint32_t to, float first, float second) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
-}
-__device__ inline float LoadShared1Float(uint32_t from) {
-  return __uint_as_float(LoadShared4Bytes(from));
 }
 
 __device__ inline void StoreShared16Bytes(uint32_t to, uint4 v) {
@@ -92,6 +92,9 @@ __device__ inline void StoreShared2Bytes(uint32_t to, uint16_t value) {
 }
 __device__ inline void StoreShared4Bytes(uint32_t to, uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
+}
+__device__ inline void StoreShared1Float(uint32_t to, float value) {
+  StoreShared4Bytes(to, __float_as_uint(value));
 }
 
 // A barrier whose phase ends after `arrivals` arrivals and the bytes expected in it.
@@ -295,21 +298,6 @@ __device__ inline void PushFloats(uint32_t to, float4 v, uint32_t barrier) {
       "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
       : "memory");
 }
-// Waits for the end of the first phase of an own barrier, and sees what other blocks pushed in it.
-__device__ inline void AwaitPushed(uint32_t barrier) {
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;\n"
-        "selp.u32 %0, 1, 0, p;\n"
-        "}"
-        : "=r"(done)
-        : "r"(barrier)
-        : "memory");
-  }
-}
 __device__ inline float4 LoadShared4Floats(uint32_t from) {
   float4 v;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -329,7 +317,7 @@ __device__ inline void ArriveInCluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
                : "memory");
 }
-// WaitBarrier where other blocks of the cluster arrive.
+// WaitBarrier where other blocks of the cluster arrive or push: what they pushed is seen.
 __device__ inline void WaitBarrierOfCluster(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {

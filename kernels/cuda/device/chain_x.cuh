@@ -8,7 +8,6 @@
 namespace nibble::cuda {
 
 inline constexpr int kChainXParts = 8;
-inline constexpr int kUnitXBytes = kUnitInputs * 2;
 
 // A bulk copy of each part of each row: for up to 8 rows. Barriers count one arrival; those of
 // parts that do not exist none.

@@ -290,7 +290,7 @@ __device__ inline void AddInCluster(const WeightView& w, const WgmmaArgs& args, 
   });
   float4 own[Items::kSteps];
   Items::ForOwn([&](int step, int at) { own[step] = sum_of(rank * Items::kOwn + at); });
-  AwaitPushed(inbox_barrier);
+  WaitBarrierOfCluster(inbox_barrier, 0);
   Items::ForOwn(
       [&](int step, int at) { own[step] = Added(own[step], LoadShared4Floats(inbox + at * 16)); });
   switch (args.y_type) {

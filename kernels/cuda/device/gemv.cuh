@@ -99,6 +99,25 @@ __device__ inline void MultiplyUnits(const WeightView& w, const uint32_t* table,
   }
 }
 
+// sums += the products of 32 inputs of a unit, from 32 i on, and x, a thread's bytes of them.
+template <class Pairs, class Unit>
+__device__ inline void MultiplyPart(const WeightView& w, const uint32_t* table, const Unit& unit,
+                                    int i, const uint4& x, float (&sums)[4]) {
+  uint32_t low[4];
+  uint32_t high[4];
+  unit.Decode(w, table, i, low, high);
+  Pairs::Mma(sums, low[0], high[0], low[1], high[1], x.x, x.y);
+  Pairs::Mma(sums, low[2], high[2], low[3], high[3], x.z, x.w);
+}
+
+// sums += the scales of rows r and r + 8 * the products of a group.
+__device__ inline void AddScaled(float2 scale, const float (&products)[4], float (&sums)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sums[i] = __fmaf_rn(i < 2 ? scale.x : scale.y, products[i], sums[i]);
+  }
+}
+
 // Buffers of partial sums: beside a table there is room for one on every architecture.
 template <class Unit>
 inline constexpr int kPartialBuffers = Unit::kTableBytes > 0 ? 1 : 2;

@@ -94,12 +94,8 @@ __device__ inline void MultiplyInChain(const WeightView& w, const uint32_t* tabl
 #pragma unroll
       for (int u = 0; u < kUnits; ++u) {
         const uint4 b = x[u].Part(0, i);
-        uint32_t low[4];
-        uint32_t high[4];
         if (i * kScales % 4 == 0) scale[u][group] = units[u].Scale(w, group);
-        units[u].Decode(w, table, i, low, high);
-        Pairs::Mma(partial[u][group], low[0], high[0], low[1], high[1], b.x, b.y);
-        Pairs::Mma(partial[u][group], low[2], high[2], low[3], high[3], b.z, b.w);
+        MultiplyPart<Pairs>(w, table, units[u], i, b, partial[u][group]);
       }
     }
 #pragma unroll
@@ -107,11 +103,7 @@ __device__ inline void MultiplyInChain(const WeightView& w, const uint32_t* tabl
       if (u > 0 && !all) continue;
 #pragma unroll
       for (int group = 0; group < kScales; ++group) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums[0][i] = __fmaf_rn(i < 2 ? scale[u][group].x : scale[u][group].y,
-                                 partial[u][group][i], sums[0][i]);
-        }
+        AddScaled(scale[u][group], partial[u][group], sums[0]);
       }
     }
   }
@@ -121,11 +113,7 @@ __device__ inline void MultiplyInChain(const WeightView& w, const uint32_t* tabl
 template <class Unit>
 __device__ inline void StoreFinished(const WeightView& w, const GemvArgs& args, int row, int32_t n,
                                      float sum) {
-  OutputFactors factors(Unit::kUnscale);
-  if constexpr (Unit::kScalesPerUnit == 0) {
-    factors.scale = static_cast<const float*>(w.scales)[w.rows_per_scale == 1 ? n : 0];
-  }
-  if (w.bias != nullptr) factors.bias = w.bias[n];
+  const auto factors = OutputFactors::Of<Unit>(w, n);
   StoreElement(args.y, args.y_type, row * args.y_stride + n, factors.Finish(sum));
 }
 
@@ -147,7 +135,7 @@ __device__ inline void AddChains(const WeightView& w, const GemvArgs& args, int 
     const auto add = [&](uint32_t from, int warp_bytes) {
       from += first_warp * warp_bytes + of_warp;
       for (int chain = 0; chain < chains; ++chain) {
-        sum = __fadd_rn(sum, __uint_as_float(LoadShared4Bytes(from + chain * warp_bytes)));
+        sum = __fadd_rn(sum, LoadShared1Float(from + chain * warp_bytes));
       }
     };
     add(sums, kWarpBytes);
@@ -207,7 +195,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
       InitBarrier(x_full + part * 8, Shape::kXByThreads ? kSlotsThreads : 1);
     }
     if constexpr (kBlocks > 1) {
-      const int tiles = min(block_tiles, (w.n + kUnitRows - 1) / kUnitRows - block * block_tiles);
+      const int tiles = min(block_tiles, Tiles16(w) - block * block_tiles);
       InitBarrier(inbox_full, 1);
       ArriveExpecting(inbox_full, tiles * chains * args.m * kUnitRows * 4);
     }
@@ -296,7 +284,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
       const int32_t n = tile * kUnitRows + output;
       const float sum = sums[i / 4][i % 4];
       if (!one) {
-        StoreShared4Bytes(own + (row * kChainSumsPitch + output) * 4, __float_as_uint(sum));
+        StoreShared1Float(own + (row * kChainSumsPitch + output) * 4, sum);
       } else if (row < args.m && n < w.n) {
         StoreFinished<Unit>(w, args, row, n, sum);
       }
@@ -317,7 +305,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     }
   }
   __syncthreads();
-  if constexpr (kBlocks > 1) AwaitPushed(inbox_full);
+  if constexpr (kBlocks > 1) WaitBarrierOfCluster(inbox_full, 0);
   AddChains<Unit, Shape>(w, args, chains, block * block_tiles, block_tiles,
                          shared + Unit::kTableBytes, inbox);
 #endif

@@ -52,11 +52,11 @@ struct FewRowFragments {
 __device__ inline void CopyXPart(const GemvArgs& args, int32_t units, int part, int warp, int lane,
                                  uint32_t to, const char* from, uint32_t x_full) {
   if (warp >= args.m) return;
-  constexpr int kPartBytes = kTwoPartUnits * kUnitInputs * 2;
+  constexpr int kPartBytes = kTwoPartUnits * kUnitXBytes;
 #pragma unroll
   for (int at = 0; at < kPartBytes; at += 512) {
     const int piece = part * kPartBytes + at;
-    if (piece + lane * 16 < units * kUnitInputs * 2) CopyAsync16Bytes(to + piece, from + piece);
+    if (piece + lane * 16 < units * kUnitXBytes) CopyAsync16Bytes(to + piece, from + piece);
   }
   ArriveAfterAsyncCopies(x_full + part * 8);
 }
@@ -70,8 +70,7 @@ __device__ inline void StoreTwoTilesTo(const WeightView& w, const GemvArgs& args
   for (int i = 0; i < kTwoTiles * 2; ++i) {
     const int32_t n = first + i * 8;
     if (n >= w.n) continue;
-    OutputFactors factors(Unit::kUnscale);
-    if (w.bias != nullptr) factors.bias = w.bias[n];
+    const auto factors = OutputFactors::Of<Unit>(w, n);
 #pragma unroll
     for (int odd = 0; odd < 2; ++odd) {
       const int row = lane % 4 * 2 + odd;

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 2)
   using Shape = OnceShape;
   using Slot = SlotOf<Unit>;
   constexpr int kTiles = Shape::kTiles;
-  constexpr int kChunks = kUnitInputs * 2 / 16;  // of a row of a unit of x
+  constexpr int kChunks = kUnitXBytes / 16;  // of a row of a unit of x
   constexpr int kOwnBytes = Shape::kSlots * Slot::kBytes;
   static_assert(Unit::kTableBytes == 0);
   extern __shared__ __align__(128) uint32_t shared_words[];
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kSlotsThreads, 2)
   const uint32_t x_to = Kept(x_own + copied_row * x_row_bytes + lane % kChunks * 16);
   const char* x_from =
       KeptPointer(static_cast<const char*>(args.x) + copied_row * args.x_stride * 2 +
-                  slots.warp * kUnitInputs * 2 + lane % kChunks * 16);
-  constexpr int kRoundXBytes = kSlotsWarps * kUnitInputs * 2;
+                  slots.warp * kUnitXBytes + lane % kChunks * 16);
+  constexpr int kRoundXBytes = kSlotsWarps * kUnitXBytes;
   const uint32_t x_row =
       Kept(x_own + min(lane / 4, args.m - 1) * x_row_bytes + Unit::Inputs::Offset(lane));
   WaitForDependencies();

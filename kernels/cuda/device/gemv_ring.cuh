@@ -198,9 +198,9 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
   for (int column = 0; column < kColumns; ++column) {
     const int row = Held::Row(args, column, lane);
     const uint32_t at = staged ? ring_at + RingStage<Unit, Shape>::kBytes +
-                                     row * RingStagedRowBytes<Shape>() + of_stage * kUnitInputs * 2
+                                     row * RingStagedRowBytes<Shape>() + of_stage * kUnitXBytes
                                : SharedAddress(ring.shared) + ring.layout.x_offset +
-                                     row * RingResidentRowBytes(w.units) + warp * kUnitInputs * 2;
+                                     row * RingResidentRowBytes(w.units) + warp * kUnitXBytes;
     rows_at[column] = Kept(at + Unit::Inputs::Offset(lane));
   }
 
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
             WaitBarrier(SharedAddress(ring.x_full + round / ring.XPartRounds()), 0);
           }
           const uint32_t offset =
-              staged ? used.stage * stage_bytes : round * Shape::kWarps * kUnitInputs * 2;
+              staged ? used.stage * stage_bytes : round * Shape::kWarps * kUnitXBytes;
           SharedFragments<typename Unit::Inputs, kColumns> fragments;
 #pragma unroll
           for (int column = 0; column < kColumns; ++column) {

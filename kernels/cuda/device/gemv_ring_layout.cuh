@@ -78,10 +78,10 @@ inline constexpr int kRingSlackBytes = Unit::kBoxed ? kRingBoxAlign : 0;
 // Bytes of a row of x in a stage, and of a resident one.
 template <class Shape>
 __host__ __device__ constexpr int RingStagedRowBytes() {
-  return Shape::kStageUnits * kUnitInputs * 2 + kSharedRowSkew;
+  return Shape::kStageUnits * kUnitXBytes + kSharedRowSkew;
 }
 __host__ __device__ constexpr int RingResidentRowBytes(int units) {
-  return units * kUnitInputs * 2 + kSharedRowSkew;
+  return units * kUnitXBytes + kSharedRowSkew;
 }
 
 // Where the parts of the dynamic shared memory lie: table, partial sums, resident x, ring.
@@ -149,7 +149,7 @@ struct Ring {
         x_full(barriers + kRingXFullAt),
         partial_full(barriers + kRingPartialFullAt),
         partial_empty(barriers + kRingPartialEmptyAt),
-        tiles16((weight.n + kUnitRows - 1) / kUnitRows),
+        tiles16(Tiles16(weight)),
         tiles((tiles16 + Shape::kTiles - 1) / Shape::kTiles),
         rounds((weight.units + Shape::kWarps - 1) / Shape::kWarps) {
     if constexpr (Unit::kBoxed) {

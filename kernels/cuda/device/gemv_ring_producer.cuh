@@ -27,7 +27,7 @@ struct RingProducer {
       if (lane == 0) {
         const bool boxed = units > 0 && !not_own;
         int bytes = boxed ? RingStage<Unit, Shape>::kBytes : 0;
-        if (r.Staged()) bytes += r.args.m * units * kUnitInputs * 2;
+        if (r.Staged()) bytes += r.args.m * units * kUnitXBytes;
         ArriveExpecting(full, bytes);
         if (boxed) {
           TensorCopyUnitsOnce(SharedAddress(r.Stage(stage)), map, tile * Shape::kTiles * kUnitRows,
@@ -39,7 +39,7 @@ struct RingProducer {
     }
     if (lane == 0) {
       int bytes = parts * units * (Unit::kCodeBytes + Unit::kScaleBytes + Unit::kZeroBytes);
-      if (r.Staged()) bytes += r.args.m * units * kUnitInputs * 2;
+      if (r.Staged()) bytes += r.args.m * units * kUnitXBytes;
       ArriveExpecting(full, bytes);
     }
     __syncwarp();
@@ -62,7 +62,7 @@ struct RingProducer {
     for (int row = lane; row < r.args.m; row += 32) {
       const auto* from =
           static_cast<const uint16_t*>(r.args.x) + row * r.args.x_stride + first_unit * kUnitInputs;
-      BulkCopy(to + row * row_bytes, from, units * kUnitInputs * 2, barrier);
+      BulkCopy(to + row * row_bytes, from, units * kUnitXBytes, barrier);
     }
   }
   __device__ void CopyStagedRows(int stage, int part) const {
@@ -78,9 +78,9 @@ struct RingProducer {
       const int first = part * r.XPartRounds() * Shape::kWarps;
       const int units = min(r.XPartRounds() * Shape::kWarps, r.w.units - first);
       const uint32_t barrier = SharedAddress(r.x_full + part);
-      if (lane == 0) ArriveExpecting(barrier, r.args.m * units * kUnitInputs * 2);
+      if (lane == 0) ArriveExpecting(barrier, r.args.m * units * kUnitXBytes);
       __syncwarp();
-      CopyRows(SharedAddress(r.shared) + r.layout.x_offset + first * kUnitInputs * 2,
+      CopyRows(SharedAddress(r.shared) + r.layout.x_offset + first * kUnitXBytes,
                RingResidentRowBytes(r.w.units), first, units, barrier);
     }
   }

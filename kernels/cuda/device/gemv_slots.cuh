@@ -94,7 +94,7 @@ struct Slots {
         args(gemv),
         lane(threadIdx.x % 32),
         warp(__shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0)),
-        tiles16((weight.n + kUnitRows - 1) / kUnitRows),
+        tiles16(Tiles16(weight)),
         tiles((tiles16 + Shape::kTiles - 1) / Shape::kTiles),
         rounds((weight.units - warp + kSlotsWarps - 1) / kSlotsWarps),
         own(Kept(shared + Unit::kTableBytes + warp * Shape::kSlots * Slot::kBytes + lane * 16)),
@@ -208,7 +208,7 @@ struct Slots {
     float parts[kSlotsWarps];
 #pragma unroll
     for (int i = 0; i < kSlotsWarps; ++i) {
-      parts[i] = __uint_as_float(LoadShared4Bytes(from + i * pitch));
+      parts[i] = LoadShared1Float(from + i * pitch);
     }
     float sum = 0.0f;
 #pragma unroll

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     InitBarrier(SharedAddress(barriers + 1), kSlotsWarps * kWarpArrivals);
     InitBarrier(x_full, 1);
     FenceBarrierInit();
-    ArriveExpecting(x_full, args.m * w.units * kUnitInputs * 2);
+    ArriveExpecting(x_full, args.m * w.units * kUnitXBytes);
   }
   slots.FillAll();
   FillTableByWarps<Pairs, Unit>(w, shared_words, slots.warp, lane);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     if (row < args.m) {
       BulkCopyToCluster(shared + places.x_at + row * places.x_row_bytes,
                         static_cast<const uint16_t*>(args.x) + row * args.x_stride,
-                        w.units * kUnitInputs * 2, x_full,
+                        w.units * kUnitXBytes, x_full,
                         static_cast<uint16_t>((1 << places.cluster) - 1));
     }
     __syncwarp();
@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   for (int i = 0; i < kHeld; ++i) {
     const int unit = slots.warp + i * kSlotsWarps;
     if (i < rounds) {
-      LoadSharedFragments(args, shared + places.x_at + unit * kUnitInputs * 2, places.x_row_bytes,
-                          lane, x[i]);
+      LoadSharedFragments(args, shared + places.x_at + unit * kUnitXBytes, places.x_row_bytes, lane,
+                          x[i]);
     }
   }
   __syncthreads();
@@ -187,11 +187,11 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
         const int first = part * kSpreadStageUnits;
         const int units = max(0, min(kSpreadStageUnits, w.units - first));
         WaitBarrierOfCluster(empty + stage * 8, parity);
-        if (lane == 0) ArriveExpecting(full + stage * 8, args.m * units * kUnitInputs * 2);
+        if (lane == 0) ArriveExpecting(full + stage * 8, args.m * units * kUnitXBytes);
         __syncwarp();
         if (row < args.m && units > 0) {
           BulkCopyToCluster(shared + places.x_at + stage * stage_bytes + row * places.x_row_bytes,
-                            from + int64_t{first} * kUnitInputs * 2, units * kUnitInputs * 2,
+                            from + int64_t{first} * kUnitXBytes, units * kUnitXBytes,
                             full + stage * 8, mask);
         }
         __syncwarp();
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kSpreadThreads, 1)
     uint32_t parity = 0;
     uint32_t slot = slots.own;
     const uint32_t x_own =
-        Kept(shared + places.x_at + slots.warp % kSpreadStageUnits * kUnitInputs * 2);
+        Kept(shared + places.x_at + slots.warp % kSpreadStageUnits * kUnitXBytes);
     float sums[kTiles][1][kColumns][4];
     for (int turn = 0; turn < turns; ++turn) {
       const int tile = static_cast<int>(blockIdx.x) + turn * step;

@@ -154,7 +154,7 @@ __device__ inline void StreamX(const WeightView& w, const GemvArgs& args, const 
 #pragma unroll 1
   for (; left > 0; left -= part) {
     WaitBarrier(empty + stage * 8, parity);
-    const uint32_t bytes = min(part, left) * kUnitInputs * 2;
+    const uint32_t bytes = min(part, left) * kUnitXBytes;
     ArriveExpecting(full + stage * 8, bytes);
     BulkCopy(to + stage * places.stage_bytes, from, bytes, full + stage * 8);
     from += part * kUnitInputs;
@@ -189,24 +189,14 @@ __device__ inline void MultiplyStreamed(const WeightView& w, const uint32_t* tab
                                         const Unit& unit, const StreamedX<Unit>& x,
                                         float (&sums)[4]) {
   constexpr int kScales = Unit::kScalesPerUnit;
-  float partial[kScales][4] = {};
+  float products[kScales][4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int group = i * kScales / 4;
-    const uint4& b = x.parts[i];
-    uint32_t low[4];
-    uint32_t high[4];
-    unit.Decode(w, table, i, low, high);
-    Pairs::Mma(partial[group], low[0], high[0], low[1], high[1], b.x, b.y);
-    Pairs::Mma(partial[group], low[2], high[2], low[3], high[3], b.z, b.w);
+    MultiplyPart<Pairs>(w, table, unit, i, x.parts[i], products[i * kScales / 4]);
   }
 #pragma unroll
   for (int group = 0; group < kScales; ++group) {
-    const float2 scale = unit.Scale(w, group);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sums[i] = __fmaf_rn(i < 2 ? scale.x : scale.y, partial[group][i], sums[i]);
-    }
+    AddScaled(unit.Scale(w, group), products[group], sums);
   }
 }
 
@@ -217,7 +207,7 @@ __device__ inline float AddHalves(uint32_t from, int warp_bytes) {
   float parts[2][kOfHalf];
 #pragma unroll
   for (int i = 0; i < 2 * kOfHalf; ++i) {
-    parts[i / kOfHalf][i % kOfHalf] = __uint_as_float(LoadShared4Bytes(from + i * warp_bytes));
+    parts[i / kOfHalf][i % kOfHalf] = LoadShared1Float(from + i * warp_bytes);
   }
   float halves[2];
 #pragma unroll
@@ -242,7 +232,7 @@ __device__ inline void StoreStreamed(const WeightView& w, const GemvArgs& args,
   for (int i = 0; i < 4; ++i) {
     const int row = lane % 4 * 2 + i % 2;
     const int output = lane / 4 + i / 2 * 8;
-    StoreShared4Bytes(own + (row * kStreamSumsPitch + output) * 4, __float_as_uint(sums[i]));
+    StoreShared1Float(own + (row * kStreamSumsPitch + output) * 4, sums[i]);
   }
   MeetWarps(1 + work.part, chains * 32);
   const uint32_t of_tile = own - work.chain * kWarpBytes;
@@ -251,8 +241,7 @@ __device__ inline void StoreStreamed(const WeightView& w, const GemvArgs& args,
     const int row = index / kUnitRows;
     const int32_t n = work.tile * kUnitRows + index % kUnitRows;
     if (n >= w.n) continue;
-    OutputFactors factors(Unit::kUnscale);
-    if (w.bias != nullptr) factors.bias = w.bias[n];
+    const auto factors = OutputFactors::Of<Unit>(w, n);
     const uint32_t from = of_tile + (row * kStreamSumsPitch + index % kUnitRows) * 4;
     const float sum = work.shift == 2   ? AddHalves<4>(from, kWarpBytes)
                       : work.shift == 1 ? AddHalves<2>(from, kWarpBytes)
@@ -288,7 +277,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   const uint32_t x_base = shared + places.x_at + half * places.stages * places.stage_bytes;
   if (copies) {
     if (lane == 0) {
-      const int32_t tiles = min(places.tiles, (w.n + kUnitRows - 1) / kUnitRows - block_tile);
+      const int32_t tiles = min(places.tiles, Tiles16(w) - block_tile);
       for (int stage = 0; stage < places.stages; ++stage) {
         InitBarrier(full + stage * 8, args.m);
         InitBarrier(empty + stage * 8, (tiles << work.shift) * kWarpArrivals);
@@ -316,9 +305,9 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   const uint32_t scales_at = Slot::kScalesAt + lane / 4 * Unit::kRowScaleBytes;
   const uint32_t zeros_at = Slot::kZerosAt + lane / 4 * 2;
   const uint32_t x_lane =
-      Kept(x_base + (work.chain & ((1 << work.shift) - 1)) * kUnitInputs * 2 +
+      Kept(x_base + (work.chain & ((1 << work.shift) - 1)) * kUnitXBytes +
            min(lane / 4, args.m - 1) * places.x_row_bytes + Unit::Inputs::Offset(lane));
-  const int32_t x_unit = kUnitInputs * 2 << work.shift;
+  const int32_t x_unit = kUnitXBytes << work.shift;
   StreamedX<Unit> x;
   x.is_there = lane / 4 < args.m;
   float sums[4] = {};

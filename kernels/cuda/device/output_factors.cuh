@@ -22,6 +22,16 @@ struct OutputFactors {
     if (args.row_scales != nullptr) scale = args.row_scales[output * args.row_scales_stride];
     if (w.bias != nullptr) bias = w.bias[output];
   }
+  // Of a weight whose units are not scaled by groups, its scales too.
+  template <class Unit>
+  __device__ static OutputFactors Of(const WeightView& w, int32_t output) {
+    OutputFactors factors(Unit::kUnscale);
+    if constexpr (Unit::kScalesPerUnit == 0) {
+      factors.scale = static_cast<const float*>(w.scales)[w.rows_per_scale == 1 ? output : 0];
+    }
+    if (w.bias != nullptr) factors.bias = w.bias[output];
+    return factors;
+  }
   __device__ float Finish(float sum) const {
     return __fadd_rn(__fmul_rn(__fmul_rn(sum, unscale), scale), bias);
   }

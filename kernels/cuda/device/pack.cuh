@@ -39,7 +39,7 @@ __global__ void PackCodesKernel(const __grid_constant__ WeightView w, CanonicalC
   const int32_t groups_of_8 = w.units * (kUnitInputs / 8);
   const int64_t row = from.row_begin + index / groups_of_8;
   const int32_t k = static_cast<int32_t>(index % groups_of_8) * 8;
-  if (row >= (static_cast<int64_t>(from.row_end) + kUnitRows - 1) / kUnitRows * kUnitRows) return;
+  if (row >= PaddedRows(from.row_end)) return;
   const auto n = static_cast<int32_t>(row);
   uint32_t codes[8] = {};
   if (n < from.row_end) {
@@ -84,7 +84,7 @@ __global__ void TileKernel(const T* from, int32_t n, int32_t groups, int32_t rep
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t row = index / to_groups;
   const auto group = static_cast<int32_t>(index % to_groups);
-  if (row >= (static_cast<int64_t>(n) + kUnitRows - 1) / kUnitRows * kUnitRows) return;
+  if (row >= PaddedRows(n)) return;
   const int32_t source = group / repeat;
   const bool real = row < n && source < groups;
   to[TiledIndex(to_groups, static_cast<int32_t>(row), group)] =

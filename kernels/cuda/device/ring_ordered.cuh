@@ -47,11 +47,7 @@ __device__ inline void MultiplyApart(const WeightView& w, const uint32_t* table,
     const uint4 b = x.Part(0, i);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      uint32_t low[4];
-      uint32_t high[4];
-      units[tile].Decode(w, table, i, low, high);
-      Pairs::Mma(products[tile][group], low[0], high[0], low[1], high[1], b.x, b.y);
-      Pairs::Mma(products[tile][group], low[2], high[2], low[3], high[3], b.z, b.w);
+      MultiplyPart<Pairs>(w, table, units[tile], i, b, products[tile][group]);
     }
   }
 }

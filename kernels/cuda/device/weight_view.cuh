@@ -64,6 +64,16 @@ struct WeightView {
   float table[16] = {};                   // kTable: the value of each code
 };
 
+// Tiles of kUnitRows outputs.
+__host__ __device__ inline int32_t Tiles16(const WeightView& w) {
+  return (w.n + kUnitRows - 1) / kUnitRows;
+}
+
+// `rows` filled up to whole units.
+__host__ __device__ inline int64_t PaddedRows(int64_t rows) {
+  return (rows + kUnitRows - 1) / kUnitRows * kUnitRows;
+}
+
 // Bytes from the start of a 4-bit weight to the word of row n that holds inputs k..k+7, k % 8 == 0.
 __host__ __device__ inline int64_t WordOffset(const WeightView& w, int32_t n, int32_t k) {
   const int64_t unit = static_cast<int64_t>(n >> 4) * w.units + (k >> 7);

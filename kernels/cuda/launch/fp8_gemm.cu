@@ -99,7 +99,7 @@ cudaError_t Launch(const WeightView& view, const Fp8GemmLaunch& launch, cudaStre
   using Shape = Fp8GemmShape<kRows, kBlocks>;
   CUtensorMap w_map;
   CUtensorMap x_map;
-  const int64_t weight_rows = (int64_t{view.n} + kUnitRows - 1) / kUnitRows * kUnitRows;
+  const int64_t weight_rows = PaddedRows(view.n);
   const int64_t weight_row_bytes = int64_t{view.units} * kUnitInputs;
   cudaError_t error = MakeRowsMap(view.codes, weight_rows, weight_row_bytes, weight_row_bytes,
                                   kFp8GemmOutputs, w_map);

@@ -31,7 +31,7 @@ bool ChainTwoFits(const WeightView& view, const GemvArgs& args, const GemvLaunch
   const auto most = [&](int all) {
     return (all + launch.multiprocessors - 1) / launch.multiprocessors;
   };
-  const int tiles = (view.n + kUnitRows - 1) / kUnitRows;
+  const int tiles = Tiles16(view);
   return 16 * kTwoTiles * most(ChainTwoPairs(view)) <= 17 * most(tiles);
 }
 

@@ -45,7 +45,7 @@ cudaError_t LaunchChain(const WeightView& view, const GemvArgs& args, const Gemv
   const auto kernel = GemvChainKernel<Pairs, Unit, Shape>;
   const cudaError_t error = AllowAllShared(kernel);
   if (error != cudaSuccess) return error;
-  const int tiles = (view.n + kUnitRows - 1) / kUnitRows;
+  const int tiles = Tiles16(view);
   const int block_tiles = kSlotsWarps / (launch.chains / Shape::kBlocks);
   const int blocks = launch.chains == 1 ? std::min(tiles, launch.multiprocessors)
                                         : (tiles + block_tiles - 1) / block_tiles * Shape::kBlocks;

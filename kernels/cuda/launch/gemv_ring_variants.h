@@ -24,7 +24,7 @@ inline constexpr int kRingHeldUnits = 32;
 template <class Unit, class Shape>
 RingArgs DivideShared(int m, int units, int ring_bytes) {
   constexpr int kMultiple = std::max(2, Shape::kStagesPerRound);
-  const bool fits = int64_t{m} * units * kUnitInputs * 2 < kBlockSharedBytes;
+  const bool fits = int64_t{m} * units * kUnitXBytes < kBlockSharedBytes;
   RingArgs ring;
   for (const bool resident : {true, false}) {
     if (resident && (Shape::kHeldX || !fits)) continue;

@@ -41,7 +41,7 @@ cudaError_t LaunchOnce(const WeightView& view, const GemvArgs& args, const GemvL
   places.x_at = kSlotsWarps * OnceShape::kSlots * SlotOf<Unit>::kBytes;
   places.x_units = (view.units + kSlotsWarps - 1) / kSlotsWarps;
   // Eight lanes of a load touch two rows, where there are two.
-  places.x_row_bytes = kUnitInputs * 2 + (args.m > 1 ? kSharedRowSkew : 0);
+  places.x_row_bytes = kUnitXBytes + (args.m > 1 ? kSharedRowSkew : 0);
   const int bytes = places.x_at + kSlotsWarps * places.x_units * args.m * places.x_row_bytes;
   const auto kernel = GemvOnceKernel<Pairs, Unit>;
   const cudaError_t error = AllowAllShared(kernel);
@@ -76,7 +76,7 @@ bool IsStreamed(const WeightView& view, const GemvArgs& args, const GemvLaunch& 
   if (launch.of_half == 0) return false;
   if (view.units > kRingHeldUnits) return true;
   const auto tiles_at_most = [&](int count) {
-    return (view.n + kUnitRows - 1) / kUnitRows <= count * launch.multiprocessors;
+    return Tiles16(view) <= count * launch.multiprocessors;
   };
   if constexpr (Unit::kTableBytes > 0) return tiles_at_most(3);
   return tiles_at_most(2) && args.m > 4;

@@ -75,12 +75,12 @@ cudaError_t LaunchSpreadHeld(const WeightView& view, const GemvArgs& args, const
   static_assert(Shape::kHeld * kSlotsWarps == kRingHeldUnits);
   constexpr int kMostRows = Shape::kColumns * 8;
   constexpr int kBefore = Unit::kTableBytes + kSlotsWarps * Shape::kSlots * SlotOf<Unit>::kBytes;
-  constexpr int kMostX = kMostRows * (kRingHeldUnits * kUnitInputs * 2 + kSharedRowSkew);
+  constexpr int kMostX = kMostRows * (kRingHeldUnits * kUnitXBytes + kSharedRowSkew);
   constexpr int kMostPartials = 2 * kSlotsWarps * kMostRows * Shape::kPartialPitch * 4;
   static_assert(kBefore + std::max(kMostX, kMostPartials) <= kBlockSharedBytes);
   SpreadArgs places;
   places.x_at = kBefore;
-  places.x_row_bytes = view.units * kUnitInputs * 2 + kSharedRowSkew;
+  places.x_row_bytes = view.units * kUnitXBytes + kSharedRowSkew;
   places.partials.partials_at = kBefore;
   places.partials.warp_floats = args.m * Shape::kPartialPitch;
   places.partials.buffer_floats = kSlotsWarps * places.partials.warp_floats;
@@ -98,7 +98,7 @@ cudaError_t LaunchSpread(const WeightView& view, const GemvArgs& args, const Gem
                          cudaStream_t stream) {
   constexpr int kMostRows = Shape::kColumns * 8;
   constexpr int kBefore = Unit::kTableBytes + kSlotsWarps * Shape::kSlots * SlotOf<Unit>::kBytes;
-  constexpr int kRowBytes = kSpreadStageUnits * kUnitInputs * 2 + kSharedRowSkew;
+  constexpr int kRowBytes = kSpreadStageUnits * kUnitXBytes + kSharedRowSkew;
   constexpr int kMostPartials = kSlotsWarps * kMostRows * Shape::kPartialPitch * 4;
   static_assert(kBefore + kMostPartials + kSpreadHalves * kMostRows * kRowBytes <=
                 kBlockSharedBytes);

@@ -34,7 +34,6 @@ void DivideStreamedX(const WeightView& view, int m, int of_half, StreamArgs& pla
   constexpr int kLeastStages = 3;
   constexpr int kMostRows = 8;
   constexpr int kMostOfHalf = 4;
-  constexpr int kUnitXBytes = kUnitInputs * 2;
   constexpr int kRoom =
       (kBlockSharedBytes - Unit::kTableBytes - kSlotsWarps * StreamSlots<Unit>::kBytes) / 2;
   constexpr int kMostSkew = 64;  // of so many rows
@@ -54,7 +53,7 @@ void DivideStreamedX(const WeightView& view, int m, int of_half, StreamArgs& pla
 template <class Pairs, class Unit>
 cudaError_t LaunchStream(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                          cudaStream_t stream) {
-  const int tiles = (view.n + kUnitRows - 1) / kUnitRows;
+  const int tiles = Tiles16(view);
   StreamArgs places;
   places.of_half_shift = launch.of_half == 4 ? 2 : launch.of_half - 1;
   places.tiles = std::min(kSlotsWarps / launch.chains,

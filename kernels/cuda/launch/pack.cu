@@ -8,8 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-int64_t PaddedRows(int32_t n) { return (int64_t{n} + kUnitRows - 1) / kUnitRows * kUnitRows; }
-
 }  // namespace
 
 cudaError_t LaunchPackCodes(const WeightView& view, const uint8_t* from, int64_t row_bytes,

@@ -48,7 +48,7 @@ cudaError_t MakeUnitMap(const WeightView& view, int box_rows, int box_units, CUt
   TensorBox box;
   box.rank = 3;
   box.size[0] = kUnitInputs;
-  box.size[1] = (static_cast<uint64_t>(view.n) + kUnitRows - 1) / kUnitRows * kUnitRows;
+  box.size[1] = static_cast<uint64_t>(PaddedRows(view.n));
   box.size[2] = static_cast<uint64_t>(view.units);
   box.stride[0] = box.size[2] * kUnitInputs;
   box.stride[1] = kUnitInputs;

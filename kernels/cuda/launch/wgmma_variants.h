@@ -37,7 +37,7 @@ inline cudaError_t EncodeXMap(const WeightView& view, const WgmmaLaunch& launch,
 // kParts: of a unit, a stage each; parts that share a scale copy it each.
 template <class Unit, class Shape, int kParts = 1>
 cudaError_t EncodeWeightMaps(const WeightView& view, WgmmaMaps& maps) {
-  const auto tiles16 = static_cast<uint64_t>((view.n + kUnitRows - 1) / kUnitRows);
+  const auto tiles16 = static_cast<uint64_t>(Tiles16(view));
   const auto units = static_cast<uint64_t>(view.units);
   // 256 elements are the most that a box may have in one dimension.
   if constexpr (Unit::kBoxed) return MakeUnitMap(view, Shape::kRows, 1, maps.codes);
