@@ -45,8 +45,7 @@ bool ChainRowsFit(const Problem& problem) {
   }
   if (problem.m > kMostChainRows) return false;
   if (ChainsOf(problem.weight).of_half > 0) return true;  // x comes in parts
-  const bool table = problem.weight.format == Format::kNF4 || problem.weight.format == Format::kFP4;
-  const int64_t room = table ? kChainRoomBesideTable : kChainRoom;
+  const int64_t room = HasTable(problem.weight.format) ? kChainRoomBesideTable : kChainRoom;
   return problem.m * (units * kUnitInputs * 2 + kChainRowSkew) <= room;
 }
 

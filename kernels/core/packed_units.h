@@ -12,6 +12,9 @@ namespace nibble::core {
 
 inline constexpr int kHopper = 90;  // the compute capability whose wgmma later devices lack
 
+// Whether codes are indices of a table of 16 values.
+constexpr bool HasTable(Format format) { return format == Format::kNF4 || format == Format::kFP4; }
+
 // Scales that a row has in each 128 inputs: 1 (one group covers whole units), 2 or 4; 0 where
 // groups and units do not fit each other.
 int ScalesPerUnit(const WeightSpec& spec);

@@ -40,7 +40,7 @@ double MmaShare(int compute_capability) {
 double PackedBytes(const WeightSpec& spec) {
   const StatusOr<WeightGeometry> geometry = GeometryOf(spec);
   if (!geometry.ok()) return 0.0;
-  const bool table = spec.format == Format::kNF4 || spec.format == Format::kFP4;
+  const bool table = HasTable(spec.format);
   const double nested = table && spec.nested ? 3.0 * static_cast<double>(geometry->scale_count) : 0;
   return static_cast<double>(geometry->total_bytes) + nested;
 }

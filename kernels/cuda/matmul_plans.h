@@ -43,7 +43,7 @@ inline MatmulShape ShapeOf(const WeightSpec& spec, int64_t m, DType input, Quant
           activation,
           spec.format == Format::kDense,
           spec.format == Format::kFP8,
-          spec.format == Format::kNF4 || spec.format == Format::kFP4,
+          core::HasTable(spec.format),
           spec.format == Format::kInt4 && spec.has_group_index,
           core::ChainsOf(spec)};
 }

@@ -16,9 +16,6 @@ namespace {
 constexpr uint64_t kTooLarge = std::numeric_limits<int64_t>::max();
 constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
-bool IsTable(const WeightSpec& spec) {
-  return spec.format == Format::kNF4 || spec.format == Format::kFP4;
-}
 bool HasZeroPoints(const WeightSpec& spec) {
   return spec.format == Format::kInt4 && spec.has_zero_points;
 }
@@ -151,7 +148,7 @@ class Packer {
     view.scales = memory_ + layout_.scales_offset;
     if (spec_.format == Format::kInt4) view.codes_kind = Codes::kInt4;
     if (spec_.format == Format::kFP8) view.codes_kind = Codes::kFP8;
-    if (IsTable(spec_)) {
+    if (core::HasTable(spec_.format)) {
       view.codes_kind = Codes::kTable;
       view.block_shift = std::countr_zero(static_cast<uint64_t>(spec_.block_size));
       const float* table = spec_.format == Format::kFP4 ? kFP4Table : kNF4Table;
@@ -209,7 +206,7 @@ class Packer {
     const auto groups = static_cast<int32_t>(CeilDiv(spec_.k, group_size));
     const auto repeat = static_cast<int32_t>(CeilDiv(group_size, view_.group_size));
     const auto scale_bytes = static_cast<int>(DTypeBytes(StoredScaleType(spec_)));
-    if (IsTable(spec_)) {
+    if (core::HasTable(spec_.format)) {
       auto* flat = reinterpret_cast<float*>(scratch_ + AbsmaxScratchBytes(spec_));
       NIBBLE_RETURN_IF_ERROR(Absmax(flat));
       return Check(
@@ -255,7 +252,7 @@ class Packer {
       const int64_t end = std::min(spec_.n, begin + layout_.chunk_rows);
       int64_t first_byte = begin * row_bytes;
       int64_t end_byte = end * row_bytes;
-      if (IsTable(spec_)) {
+      if (core::HasTable(spec_.format)) {
         first_byte = begin * spec_.k / 2;
         end_byte = CeilDiv(end * spec_.k, 2);
       }
@@ -349,8 +346,9 @@ WeightLayout::WeightLayout(const WeightSpec& spec) {
   // Parts are below 2^63 bytes in all: none of these overflows.
   const int64_t staged_codes = spec.format == Format::kDense ? 0 : chunk_rows * row_bytes + 1;
   const int64_t staged_bias = spec.has_bias ? spec.n * int64_t{sizeof(float)} : 0;
-  const uint64_t staged_scales = static_cast<uint64_t>(staged_rows * staged_row_bytes) +
-                                 (IsTable(spec) ? Packer::AbsmaxScratchBytes(spec) : 0);
+  const uint64_t staged_scales =
+      static_cast<uint64_t>(staged_rows * staged_row_bytes) +
+      (core::HasTable(spec.format) ? Packer::AbsmaxScratchBytes(spec) : 0);
   scratch_bytes = core::AlignedSize(std::max(
       {static_cast<uint64_t>(staged_codes), static_cast<uint64_t>(staged_bias), staged_scales}));
 }

@@ -160,6 +160,15 @@ INSTANTIATE_TEST_SUITE_P(Backends, MatmulBitsTest,
 
 class FewRowsTest : public ::testing::TestWithParam<Backend> {
  protected:
+  // x's rows from `first` on, multiplied alone, against those of y, which are of all of x.
+  void ExpectRowsOf(const HostMatrix& y, const DeviceWeight& weight, const HostMatrix& x,
+                    int64_t first, int64_t m) {
+    const HostMatrix part = runner_.Matmul(weight, {.x = x.Rows(first, m)}, DType::kF32);
+    for (int64_t row = 0; row < m; ++row) {
+      ASSERT_EQ(Row(part, row), Row(y, first + row)) << "M = " << m << ", row " << row;
+    }
+  }
+
   // Rows of every batch of a few against the same rows of one of 33.
   void ExpectSameRows(const Variant& variant, int64_t n, int64_t k, std::vector<int64_t> ms) {
     SCOPED_TRACE(variant.name + " " + std::to_string(n) + "x" + std::to_string(k));
@@ -168,13 +177,7 @@ class FewRowsTest : public ::testing::TestWithParam<Backend> {
       const HostMatrix x = RandomActivations(dtype, 33, k, 32);
       const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
       for (const int64_t m : ms) {
-        const int64_t first = 33 - 2 * m;
-        const HostMatrix part =
-            runner_.Matmul(*uploaded, {.x = x.Rows(std::max<int64_t>(first, 0), m)}, DType::kF32);
-        for (int64_t row = 0; row < m; ++row) {
-          ASSERT_EQ(Row(part, row), Row(y, std::max<int64_t>(first, 0) + row))
-              << "M = " << m << ", row " << row;
-        }
+        ASSERT_NO_FATAL_FAILURE(ExpectRowsOf(y, *uploaded, x, std::max<int64_t>(33 - 2 * m, 0), m));
       }
     }
   }
@@ -222,6 +225,12 @@ TEST_P(FewRowsTest, HaveTheSameBitsInEveryBatchWhereAsked) {
   }
 }
 
+// One variant of INT4 units without zero points, with them, and of tables.
+bool StandsForItsUnits(const Variant& variant) {
+  return variant.name == "int4_group_128" || variant.name == "int4_group_32_zp" ||
+         variant.name == "nf4_nested";
+}
+
 // By default, too, 1 to 8 rows are one kernel's where K is long, or a table's outputs are few.
 TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
   constexpr struct {
@@ -230,10 +239,7 @@ TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
   } kCases[] = {{37, 4352, false},   {33, 9088, false},   {2190, 5120, false},
                 {4300, 4224, false}, {8500, 4224, false}, {4300, 2048, true}};
   for (const Variant& variant : AllVariants()) {
-    if (variant.name != "int4_group_128" && variant.name != "int4_group_32_zp" &&
-        variant.name != "nf4_nested") {
-      continue;
-    }
+    if (!StandsForItsUnits(variant)) continue;
     for (const auto& [n, k, table_only] : kCases) {
       if (table_only && variant.spec.format == Format::kInt4) continue;
       SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
@@ -246,10 +252,7 @@ TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
       const HostMatrix x = RandomActivations(DType::kBF16, 8, k, 43);
       const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
       for (const int64_t m : {1, 2, 3, 5, 7}) {
-        const HostMatrix part = runner_.Matmul(*uploaded, {.x = x.Rows(8 - m, m)}, DType::kF32);
-        for (int64_t row = 0; row < m; ++row) {
-          ASSERT_EQ(Row(part, row), Row(y, 8 - m + row)) << "M = " << m << ", row " << row;
-        }
+        ASSERT_NO_FATAL_FAILURE(ExpectRowsOf(y, *uploaded, x, 8 - m, m));
       }
     }
   }
@@ -258,10 +261,7 @@ TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
 // INT4 of few inputs and outputs is of another kernel from 5 rows on.
 TEST_P(FewRowsTest, OfFewInputsAreNearTheOracleByDefault) {
   for (const Variant& variant : AllVariants()) {
-    if (variant.name != "int4_group_128" && variant.name != "int4_group_32_zp" &&
-        variant.name != "nf4_nested") {
-      continue;
-    }
+    if (!StandsForItsUnits(variant)) continue;
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{37, 531}, {33, 4096}, {2190, 384}}) {
       SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
       Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(n, k), 44));
@@ -285,8 +285,8 @@ TEST_P(FewRowsTest, HaveTheSameBitsWithManyOutputsAsAmongManyRows) {
     if (variant.name == "int4_group_128" || variant.name == "nf4_nested") {
       sizes.insert(sizes.end(), {{8500, 2304}, {28700, 1152}, {33900, 384}});
     }
-    if (variant.name == "int4_group_128")
-      sizes.emplace_back(16900, 2432);  // two rounds of 16 units
+    // Two rounds of 16 units.
+    if (variant.name == "int4_group_128") sizes.emplace_back(16900, 2432);
     for (const auto& [n, k] : sizes) {
       SCOPED_TRACE(fmt::format("{} {}x{}", variant.name, n, k));
       const CanonicalWeight weight = RandomWeight(variant.SpecOf(n, k), 35);
@@ -299,10 +299,7 @@ TEST_P(FewRowsTest, HaveTheSameBitsWithManyOutputsAsAmongManyRows) {
         const HostMatrix x = RandomActivations(dtype, 66, k, 38);
         const HostMatrix y = runner_.Matmul(*uploaded, {.x = x}, DType::kF32);
         for (const int64_t m : {1, 8, 9, 17, 33}) {
-          const HostMatrix part = runner_.Matmul(*uploaded, {.x = x.Rows(m, m)}, DType::kF32);
-          for (int64_t row = 0; row < m; ++row) {
-            ASSERT_EQ(Row(part, row), Row(y, m + row)) << "M = " << m << ", row " << row;
-          }
+          ASSERT_NO_FATAL_FAILURE(ExpectRowsOf(y, *uploaded, x, m, m));
         }
       }
     }

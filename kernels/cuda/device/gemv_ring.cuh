@@ -258,10 +258,9 @@ __global__ void __launch_bounds__(Shape::kAllThreads, 1)
         if (round < rounds) {
           wait_for_partials();
           if (real) {
-            StoreApart<Unit, kTiles>(
+            StoreApart<Shape>(
                 w, units, products, args.m, lane,
-                SharedAddress(ring.Partials(partial.stage)) + warp * Shape::UnitBytes(args.m),
-                Shape::kRowBytes);
+                SharedAddress(ring.Partials(partial.stage)) + warp * Shape::UnitBytes(args.m));
           }
           give_partials();
         }

@@ -25,10 +25,9 @@ struct OrderedShape : RingShape<1, 2, 16, 2> {
   static constexpr bool kOrdered = true;
   static constexpr int kGroups = kGroups_;
   static constexpr int kRowBytes = kPartialPitch * 4;
-  // Of a warp's unit, and of all.
-  __host__ __device__ static constexpr int UnitBytes(int m) {
-    return kGroups * (m + 1) * kRowBytes;
-  }
+  // Of a group, of a warp's unit, and of all.
+  __host__ __device__ static constexpr int GroupBytes(int m) { return (m + 1) * kRowBytes; }
+  __host__ __device__ static constexpr int UnitBytes(int m) { return kGroups * GroupBytes(m); }
   __host__ __device__ static constexpr int PartialBytes(int m) { return kWarps * UnitBytes(m); }
   // Those without a row do not take part.
   __device__ static int ReducersOf(int m) { return min(m, kReducers); }
@@ -52,19 +51,18 @@ __device__ inline void MultiplyApart(const WeightView& w, const uint32_t* table,
   }
 }
 
-// A warp's products and scales of a unit to `to`, where the lane's part of row 0 lies: rows lie
-// row_bytes apart, groups group_bytes.
-template <class Unit, int kTiles>
+// A warp's products and scales of a unit to `to`.
+template <class Shape, class Unit, int kTiles>
 __device__ inline void StoreApart(const WeightView& w, const Unit (&units)[kTiles],
                                   const float (&products)[kTiles][Unit::kScalesPerUnit][4], int m,
-                                  int lane, uint32_t to, int row_bytes) {
-  const int group_bytes = (m + 1) * row_bytes;
+                                  int lane, uint32_t to) {
+  const int group_bytes = Shape::GroupBytes(m);
   const int row = lane % 4 * 2;
   const uint32_t own = to + lane / 4 * 8;
 #pragma unroll
   for (int odd = 0; odd < 2; ++odd) {
     if (row + odd < m) {
-      const uint32_t at = own + (row + odd) * row_bytes;
+      const uint32_t at = own + (row + odd) * Shape::kRowBytes;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -76,7 +74,7 @@ __device__ inline void StoreApart(const WeightView& w, const Unit (&units)[kTile
     }
   }
   if (lane % 4 == 0) {
-    const uint32_t at = own + m * row_bytes;
+    const uint32_t at = own + m * Shape::kRowBytes;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
@@ -93,9 +91,9 @@ __device__ inline void StoreApart(const WeightView& w, const Unit (&units)[kTile
 template <class Shape, int kMyRows>
 __device__ inline void AddRound(uint32_t from, int first_row, int m, int units,
                                 float (&sums)[kMyRows]) {
-  constexpr int kRowBytes = Shape::kPartialPitch * 4;
+  constexpr int kRowBytes = Shape::kRowBytes;
   constexpr int kGroups = Shape::kGroups;
-  const int group_bytes = (m + 1) * kRowBytes;
+  const int group_bytes = Shape::GroupBytes(m);
   const uint32_t scales_at = m * kRowBytes - first_row * kRowBytes;
   from += first_row * kRowBytes;
   const auto add = [&](uint32_t at) {
