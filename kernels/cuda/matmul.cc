@@ -67,7 +67,7 @@ class Matmul {
     if (shape_.activation != QuantMode::kNone) {
       NIBBLE_RETURN_IF_ERROR(DecodeCodes(plan, gemv));
     } else {
-      NIBBLE_RETURN_IF_ERROR(WholeUnits(plan, gemv));
+      NIBBLE_RETURN_IF_ERROR(WholeUnits(x_, plan, gemv));
     }
     gemv.y_type = YType();
     gemv.y_stride = args_.y.row_stride;
@@ -98,7 +98,7 @@ class Matmul {
   Status RunMma() {
     const MmaWorkspace places(shape_, device_);
     auto launch = TilesLaunch<MmaLaunch>(places);
-    NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
+    NIBBLE_RETURN_IF_ERROR(WholeUnits(x_, places, launch));
     return Check(ByCodes(LaunchMmaInt4, LaunchMmaTable, LaunchMmaFp8, places.plan, launch));
   }
 
@@ -175,7 +175,7 @@ class Matmul {
  private:
   Status Check(cudaError_t error) { return context_.Check(error, "a matmul"); }
 
-  // Rows of x from `row` on. Pairs take all of them.
+  // Rows of x from `row` on.
   Status RunWgmmaRows(std::string_view kernel, int64_t row, int64_t rows) {
     MatmulShape shape = shape_;
     shape.m = rows;
@@ -183,18 +183,18 @@ class Matmul {
     auto launch = TilesLaunch<WgmmaLaunch>(places);
     launch.m = rows;
     launch.y = static_cast<char*>(args_.y.data) + row * args_.y.row_stride_bytes();
-    if (places.plan.pair_outputs == 0) {
+    ActivationArgs x = x_;
+    x.x = static_cast<const char*>(x_.x) + row * args_.x.row_stride_bytes();
+    x.m = rows;
+    if (TakesArranged(view_, places.plan, launch)) {
       char* copy = workspace_ + places.x_offset;
       launch.x = copy;
       launch.x_stride = places.k_padded;
-      ActivationArgs x = x_;
-      x.x = static_cast<const char*>(x_.x) + row * args_.x.row_stride_bytes();
-      x.m = rows;
       NIBBLE_RETURN_IF_ERROR(
           Check(LaunchArrangeActivations(x, copy, static_cast<int32_t>(places.k_padded),
                                          view_.codes_kind == Codes::kFP8, stream_)));
     } else {
-      NIBBLE_RETURN_IF_ERROR(WholeUnits(places, launch));
+      NIBBLE_RETURN_IF_ERROR(WholeUnits(x, places, launch));
       if (rows == 1) launch.x_stride = places.k_padded;  // one row may have any stride
     }
     return Check(ByCodes(LaunchWgmmaInt4, LaunchWgmmaTable, LaunchWgmmaFp8, places.plan, launch));
@@ -203,18 +203,18 @@ class Matmul {
   // 16-bit x as the kernels read it: whole units, in the weight's order, rows at multiples of 16
   // bytes. Where it does not lie so, a copy does.
   template <class Places, class To>
-  Status WholeUnits(const Places& places, To& to) {
-    to.x = args_.x.data;
-    to.x_stride = args_.x.row_stride;
-    const bool apart = args_.x.row_stride > 0 || shape_.m == 1;  // a tensor map wants it so
-    if (apart && spec_.k % kUnitInputs == 0 && x_.order == nullptr &&
-        IsAligned(args_.x.data, args_.x.row_stride_bytes())) {
+  Status WholeUnits(const ActivationArgs& x, const Places& places, To& to) {
+    to.x = x.x;
+    to.x_stride = x.x_stride;
+    const bool apart = x.x_stride > 0 || x.m == 1;  // a tensor map wants it so
+    if (apart && spec_.k % kUnitInputs == 0 && x.order == nullptr &&
+        IsAligned(x.x, args_.x.row_stride_bytes())) {
       return absl::OkStatus();
     }
     char* copy = workspace_ + places.x_offset;
     to.x = copy;
     to.x_stride = places.k_padded;
-    return Check(LaunchPadActivations(x_, copy, static_cast<int32_t>(places.k_padded), stream_));
+    return Check(LaunchPadActivations(x, copy, static_cast<int32_t>(places.k_padded), stream_));
   }
 
   // E4M3 activations of one scale a row as BF16 numbers, which they all are; the scales are applied

@@ -181,7 +181,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   extern __shared__ __align__(1024) uint32_t shared_words[];
   __shared__ WgmmaBarriers barriers;
   const uint32_t full = Kept(SharedAddress(barriers.full));
-  constexpr uint32_t kEmptyAt = kWgmmaMaxStages * 8;
   const uint32_t table = SharedAddress(shared_words);
   const uint32_t x_ring = (table + Unit::kTableBytes + kWgmmaAlign - 1) / kWgmmaAlign * kWgmmaAlign;
   const uint32_t weight_ring = x_ring + kStages * Stage::kXBytes;
@@ -191,7 +190,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       weight_ring + kStages * Stage::kWeightBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
-    InitRing(full, full + kEmptyAt, kStages, Shape::kTiles);
+    InitRing(full, full + kWgmmaEmptyAt, kStages, Shape::kTiles);
     FenceBarrierInit();
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     ReleaseRegisters<Shape::kProducerRegisters>();
     if (threadIdx.x == Shape::kMultiplying) {
       ProduceScaledStages<Unit, Shape, kStages>(w, args, maps, x_ring, weight_ring, full,
-                                                full + kEmptyAt);
+                                                full + kWgmmaEmptyAt);
     }
     return;
   }
@@ -214,7 +213,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       Kept(weight_ring + Stage::kZerosAt + warp * Half::kZeroBytes + lane / 4 * 2);
   const uint32_t x_at = OfWarp(OperandStart(x_ring));
   const bool bf16_scales = w.scale_type == Element::kBF16;
-  const auto give_back = [](uint32_t barrier) { ArriveByWarp(barrier + kEmptyAt); };
+  const auto give_back = [](uint32_t barrier) { ArriveByWarp(barrier + kWgmmaEmptyAt); };
   uint32_t parity = 0;
   uint32_t first_stage = 0;  // of this turn
   uint32_t a[2][2][4];

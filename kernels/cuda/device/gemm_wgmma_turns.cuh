@@ -26,7 +26,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   extern __shared__ __align__(1024) uint32_t shared_words[];
   __shared__ WgmmaBarriers barriers;
   const uint32_t full = Kept(SharedAddress(barriers.full));
-  constexpr uint32_t kEmptyAt = kWgmmaMaxStages * 8;
   const uint32_t ring = (SharedAddress(shared_words) + Unit::kTableBytes + kWgmmaAlign - 1) /
                         kWgmmaAlign * kWgmmaAlign;
   const int lane = threadIdx.x % 32;
@@ -34,16 +33,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t staging = ring + kTurnUnits * Stage::kBytes + warp / 4 * Shape::kStagingBytes;
   LaunchDependents();
   if (threadIdx.x == Shape::kMultiplying) {
-    InitRing(full, full + kEmptyAt, kTurnUnits, Shape::kGroups * 4);
+    InitRing(full, full + kWgmmaEmptyAt, kTurnUnits, Shape::kGroups * 4);
+    for (int stage = 0; stage < kTurnUnits; ++stage) InitReady<Unit>(full, stage);
     FenceBarrierInit();
   }
   if (warp < Shape::kGroups * 4) Unit::FillTable(w, shared_words, Shape::kMultiplying);
   __syncthreads();
   if (warp >= Shape::kGroups * 4) {
     ReleaseRegisters<Shape::kProducerRegisters>();
-    if (threadIdx.x == Shape::kMultiplying) {
-      ProduceStages<Unit, Shape>(w, args, maps, ring, full, full + kEmptyAt);
-    }
+    FeedStages<Unit, Shape>(w, args, maps, ring, full, warp - Shape::kGroups * 4, lane);
     return;
   }
   TakeRegisters<Shape::kRegisters>();
@@ -56,7 +54,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const uint32_t zeros_at = Kept(ring + Stage::kZerosAt + warp * Unit::kZeroBytes + lane / 4 * 2);
   const uint32_t x_at = OfWarp(OperandStart(ring));
   const uint32_t table = SharedAddress(shared_words);
-  const auto give_back = [&](int stage) { ArriveByWarp(full + kEmptyAt + stage * 8); };
+  const auto give_back = [&](int stage) { ArriveByWarp(full + kWgmmaEmptyAt + stage * 8); };
   uint32_t parity = 0;
   float sums[kColumns / 2];
   float totals[kColumns / 2];
@@ -74,7 +72,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       for (int stage = 0; stage < kTurnUnits; ++stage) {
         const uint32_t offset = stage * Stage::kBytes;
         const uint64_t x = OperandAt(x_start + (offset >> 4));
-        AwaitPhase(full + stage * 8, parity);
+        AwaitPhase(full + kWgmmaReadableAt<Unit> + stage * 8, parity);
         Unit now;
         now.Load(codes_at + offset, scales_at + offset, zeros_at + offset);
         if constexpr (kParts == 2) now.LoadSecond(codes_at + offset);

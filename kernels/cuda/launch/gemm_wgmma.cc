@@ -177,4 +177,9 @@ WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunc
   return turns ? WgmmaLoop::kTurns : WgmmaLoop::kGeneral;
 }
 
+bool TakesArranged(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch) {
+  if (plan.pair_outputs > 0) return false;
+  return view.codes_kind != Codes::kInt4 || LoopOf(view, plan, launch) == WgmmaLoop::kScaled;
+}
+
 }  // namespace nibble::cuda

@@ -43,8 +43,8 @@ struct WgmmaPlan {
 };
 
 struct WgmmaLaunch {
-  // [m, units * 128], arranged by LaunchArrangeActivations; for pairs as it is, 16-byte aligned,
-  // rows x_stride elements apart.
+  // [m, units * 128], 16-byte aligned, rows x_stride elements apart; where TakesArranged, arranged
+  // by LaunchArrangeActivations and x_stride units * 128.
   const void* x = nullptr;
   int64_t x_stride = 0;
   int64_t m = 0;
@@ -63,6 +63,8 @@ enum class WgmmaLoop {
   kScaled,   // gemm_wgmma_scaled.cuh, gemm_wgmma_cluster_scaled.cuh: weights are scaled
 };
 WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch);
+// Whether the kernel takes x in the order of the codes.
+bool TakesArranged(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch);
 
 // y = x W^T + bias. Only for compute capability 9.0.
 cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,

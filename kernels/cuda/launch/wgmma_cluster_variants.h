@@ -11,31 +11,13 @@
 
 namespace nibble::cuda {
 
-// Both halves of a unit's inputs of `columns` rows of x in one box.
-inline cudaError_t EncodeClusterX(const WeightView& view, const WgmmaLaunch& launch, int columns,
-                                  CUtensorMap& map) {
-  TensorBox x;
-  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
-  x.rank = 3;
-  x.size[0] = 64;
-  x.size[1] = static_cast<uint64_t>(launch.m);
-  x.size[2] = static_cast<uint64_t>(view.units) * 2;
-  x.stride[0] = static_cast<uint64_t>(launch.x_stride) * 2;
-  x.stride[1] = 128;
-  x.box[0] = 64;
-  x.box[1] = static_cast<uint32_t>(columns);
-  x.box[2] = 2;
-  x.swizzle = true;
-  return EncodeTensorMap(x, launch.x, map);
-}
-
 template <class Unit, class Shape, class Kernel>
 cudaError_t LaunchClusterKernel(Kernel kernel, const WeightView& view, const WgmmaPlan& plan,
                                 const WgmmaLaunch& launch, cudaStream_t stream) {
   constexpr int kSharedBytes = WgmmaClusterRings<Unit, Shape>::kSharedBytes;
   static_assert(kSharedBytes <= kWgmmaSharedBytes);
   WgmmaMaps maps;
-  cudaError_t error = EncodeClusterX(view, launch, Shape::kColumns, maps.x);
+  cudaError_t error = EncodeXUnits(view, launch, Shape::kColumns, maps.x);
   if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape>(view, maps);
   if (error != cudaSuccess) return error;
   const WgmmaArgs args = WgmmaArgsOf<Unit>(view, plan, launch);

@@ -20,6 +20,24 @@ inline constexpr int kWgmmaSharedBytes = 227 * 1024 - 1024;
 // rows: 24.5 us with 4, 25.0 with 8, 26.2 with 12).
 inline constexpr int kWgmmaStages = 4;
 
+// Both halves of a unit's inputs of `columns` rows of x in one box.
+inline cudaError_t EncodeXUnits(const WeightView& view, const WgmmaLaunch& launch, int columns,
+                                CUtensorMap& map) {
+  TensorBox x;
+  x.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  x.rank = 3;
+  x.size[0] = 64;
+  x.size[1] = static_cast<uint64_t>(launch.m);
+  x.size[2] = static_cast<uint64_t>(view.units) * 2;
+  x.stride[0] = static_cast<uint64_t>(launch.x_stride) * 2;
+  x.stride[1] = 128;
+  x.box[0] = 64;
+  x.box[1] = static_cast<uint32_t>(columns);
+  x.box[2] = 2;
+  x.swizzle = true;
+  return EncodeTensorMap(x, launch.x, map);
+}
+
 // Boxes of 64 inputs of `box_rows` rows of arranged x.
 inline cudaError_t EncodeXMap(const WeightView& view, const WgmmaLaunch& launch, int box_rows,
                               CUtensorMap& map) {
@@ -119,7 +137,8 @@ cudaError_t LaunchTiles(Kernel kernel, int columns, int bytes, const WgmmaArgs& 
                         const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                         cudaStream_t stream) {
   WgmmaMaps maps;
-  cudaError_t error = EncodeXMap(view, launch, columns, maps.x);
+  cudaError_t error = kStagesOfUnit == 1 ? EncodeXUnits(view, launch, columns, maps.x)
+                                         : EncodeXMap(view, launch, columns, maps.x);
   if (error == cudaSuccess) error = EncodeWeightMaps<Unit, Shape, kStagesOfUnit>(view, maps);
   if (error != cudaSuccess) return error;
   // The same for every launch: another thread may be between this call and its own launch.

@@ -1,0 +1,60 @@
+// x of a stage of wgmma_stages.cuh in the order in which wgmma meets the codes of a unit of INT4.
+// The copy engine brings x as it lies in memory; warps beside the producing thread change it in
+// place, 8 rows of 64 inputs at a time, where a kernel before (the one that arranges x for the
+// other formats and loops) reads and writes all of x while this one waits.
+//
+//   of 32 inputs    word r of piece t (inputs 8t + 2r and the next)  ->  word t of piece r
+//
+// Rows are 128 bytes in the 128-byte swizzle: 16-byte piece c of row r lies at piece c ^ r % 8.
+#ifndef NIBBLE_KERNELS_CUDA_DEVICE_ARRANGE_STAGE_CUH_
+#define NIBBLE_KERNELS_CUDA_DEVICE_ARRANGE_STAGE_CUH_
+
+#include "kernels/cuda/device/async_copy.cuh"
+
+namespace nibble::cuda {
+
+inline constexpr int kArrangingWarps = 3;  // those of the producer's warpgroup beside its own
+inline constexpr int kArrangedRows = 8;    // at a time
+inline constexpr int kArrangedBytes = kArrangedRows * 128;
+
+// A lane stores piece lane % 4 of either 32 inputs of a row. Eight lanes store at a time, to two
+// rows whose pieces lie in banks of their own.
+__device__ inline int ArrangedRow(int of_eight) { return of_eight / 2 + of_eight % 2 * 4; }
+__device__ inline uint32_t ArrangedPiece(int row, int piece) {
+  return static_cast<uint32_t>(row * 128 + (piece ^ row) * 16);
+}
+
+class StageArrangement {
+ public:
+  __device__ explicit StageArrangement(int lane)
+      : from_(ArrangedPiece(ArrangedRow(lane % 8), lane / 8)),
+        to_(ArrangedPiece(ArrangedRow(lane / 4), lane % 4)) {}
+  // The part of warp `warp` of kArrangingWarps of kRows rows of x, [2 x 64 inputs][kRows], from
+  // `at` on.
+  template <int kRows>
+  __device__ void Arrange(uint32_t at, int warp) const {
+    constexpr int kParts = 2 * kRows / kArrangedRows;
+#pragma unroll
+    for (int part = 0; part < kParts; part += kArrangingWarps) {
+      if (part + warp < kParts) ArrangeRows(at + (part + warp) * kArrangedBytes);
+    }
+    FenceAsyncProxy();  // wgmma reads it
+  }
+
+ private:
+  __device__ void ArrangeRows(uint32_t at) const {
+    // Of four matrices of 8 rows and 16 bytes a lane gets a word each: what it stores.
+    const uint4 first = LoadSharedMatrices(at + from_);
+    const uint4 second = LoadSharedMatrices(at + (from_ ^ 64));
+    __syncwarp();
+    StoreShared16Bytes(at + to_, first);
+    StoreShared16Bytes(at + (to_ ^ 64), second);
+  }
+
+  const uint32_t from_;
+  const uint32_t to_;
+};
+
+}  // namespace nibble::cuda
+
+#endif  // NIBBLE_KERNELS_CUDA_DEVICE_ARRANGE_STAGE_CUH_
