@@ -10,7 +10,7 @@ inline constexpr int kChainRoomBesideTable = 143872;
 // Of FP8, beside slots of its own size, and where two blocks have half of K each.
 inline constexpr int kChainRoomFp8 = 166400;
 inline constexpr int kChainRoomOfHalves = 156160;
-// A row takes the bytes of its whole units and so many.
+// A row of x takes the bytes of its whole units, and with codes of 4 bits so many more.
 inline constexpr int kChainRowSkew = 64;
 
 }  // namespace nibble::core

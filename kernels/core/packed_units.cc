@@ -31,9 +31,7 @@ bool Fp8CublasFits(const Problem& problem) {
 bool Fp8ChainRowsFit(const WeightSpec& spec, int64_t m, int64_t units) {
   const int chains = ChainsOf(spec).count;
   if (m > (chains > 1 ? 2 * kMostChainRows : kMostChainRows)) return false;
-  const auto bytes = [&](int64_t of_block) {
-    return m * (of_block * kUnitInputs * 2 + kChainRowSkew);
-  };
+  const auto bytes = [&](int64_t of_block) { return m * of_block * kUnitInputs * 2; };
   return bytes(units) <= kChainRoomFp8 ||
          (m <= kMostChainRows && chains % 2 == 0 && bytes((units + 1) / 2) <= kChainRoomOfHalves);
 }

@@ -112,6 +112,31 @@ TEST_P(MatmulBackendTest, MatchesTheOracleForManyOutputsOfLongRows) {
   }
 }
 
+// FP8 of few rows by default, one scale a row or in all, ragged N and K: long K of which x fits one
+// block, halves of it two, and neither; and few inputs.
+TEST_P(MatmulBackendTest, MatchesTheOracleForFewRowsOfFp8) {
+  struct Case {
+    int64_t n;
+    int64_t k;
+    std::vector<int64_t> rows;
+  };
+  const Case cases[] = {{37, 5150, {1, 2, 3, 4, 5, 8, 9}},
+                        {33, 14300, {2, 4, 5, 6, 8}},
+                        {33, 20500, {4, 5, 7, 8}},
+                        {2190, 3050, {4, 5, 8, 9, 13, 16}}};
+  for (const Variant& variant : AllVariants()) {
+    if (variant.name != "fp8_channel_bias" && variant.name != "fp8_tensor") continue;
+    for (const auto& [n, k, rows] : cases) {
+      SCOPED_TRACE(variant.name + " " + std::to_string(n) + "x" + std::to_string(k));
+      Layer layer(GetParam(), runner_, RandomWeight(variant.SpecOf(n, k), 46));
+      for (const int64_t m : rows) {
+        layer.ExpectOracle(m, DType::kBF16, DType::kBF16, 47);
+        layer.ExpectOracle(m, DType::kF16, DType::kF32, 48);
+      }
+    }
+  }
+}
+
 TEST_P(MatmulBackendTest, MatchesTheOracleForQuantizedMatrices) {
   const HostMatrix matrix = RandomActivations(DType::kBF16, 48, 320, 7);
   for (const Variant& variant : AllVariants()) {

@@ -73,35 +73,49 @@ __global__ void __launch_bounds__(kActivationThreads)
   out[index] = col < k ? x[row * x_stride + from] : uint16_t{0};
 }
 
-// As above, and each 32 columns in the order in which wgmma meets the codes of a unit: column
-// 8t + 4s + 2h + j (t < 4, the others < 2) comes to 16s + 8h + 2t + j. A thread moves 8 columns.
+inline constexpr int kArrangeThreads = 128;
+
+// out [m, k_padded] = x in `order` (may be null), 0 past column k, each 32 columns in the order in
+// which wgmma meets the codes of a unit: column 8t + 4s + 2h + j (t < 4, the others < 2) comes to
+// 16s + 8h + 2t + j. A block x is a row, a thread of the blocks y moves 8 columns of it.
 // kWhole: in 16 bytes, where they are as they come, aligned, and no fewer. kFp8: for codes of FP8,
 // column 4t + 2j + h of each 16 comes to 8h + 2t + j.
+//
+// The matmul waits for all that this kernel does behind its own wait: addresses are known before,
+// and a branch in front of the wait keeps them there.
 template <bool kWhole, bool kFp8>
-__global__ void __launch_bounds__(kActivationThreads)
-    ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
-                             int32_t k, uint16_t* out, int32_t k_padded) {
+__global__ void __launch_bounds__(kArrangeThreads)
+    ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int32_t k,
+                             uint16_t* out, int32_t k_padded) {
   LaunchDependents();
-  WaitForDependencies();
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
   const int32_t eights = k_padded / 8;
+  const auto eight = static_cast<int32_t>(blockIdx.y * kArrangeThreads + threadIdx.x);
+  const auto row = static_cast<int64_t>(blockIdx.x);
   // Threads past the end have a part in the exchange.
-  const int64_t row = min(index / eights, m - 1);
-  const auto eight = static_cast<int32_t>(index % eights);
-  uint32_t pairs[4];
+  const bool there = eight < eights;
+  size_t from_at = __cvta_generic_to_global(x + row * x_stride) + int64_t{eight} * 16;
+  size_t to_at = __cvta_generic_to_global(out) + (row * eights + eight) * 16;
+  asm volatile("" : "+l"(from_at), "+l"(to_at));
+  if (!__any_sync(0xFFFFFFFFu, there)) {
+    WaitForDependencies();
+    return;
+  }
+  WaitForDependencies();
+  uint32_t pairs[4] = {};
   if constexpr (kWhole) {
-    const uint4 v = *reinterpret_cast<const uint4*>(x + row * x_stride + eight * 8);
-    pairs[0] = v.x;
-    pairs[1] = v.y;
-    pairs[2] = v.z;
-    pairs[3] = v.w;
+    if (there) {
+      asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+                   : "l"(from_at)
+                   : "memory");
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int32_t col = eight * 8 + i;
-      const int32_t from = order == nullptr || col >= k ? col : order[col];
-      const uint32_t element = col < k ? x[row * x_stride + from] : 0u;
-      pairs[i / 2] = i % 2 == 0 ? element : pairs[i / 2] | element << 16;
+      const int32_t of_x = order == nullptr || col >= k ? col : order[col];
+      const uint32_t element = col < k ? x[row * x_stride + of_x] : 0u;
+      pairs[i / 2] |= element << (i % 2 * 16);
     }
   }
   if constexpr (kFp8) {
@@ -116,30 +130,30 @@ __global__ void __launch_bounds__(kActivationThreads)
       kept[i] = odd ? odds : evens;
       got[i] = __shfl_xor_sync(0xFFFFFFFFu, odd ? evens : odds, 1);
     }
-    if (index < m * eights) {
-      reinterpret_cast<uint4*>(out)[index] = odd ? make_uint4(got[0], got[1], kept[0], kept[1])
-                                                 : make_uint4(kept[0], kept[1], got[0], got[1]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      pairs[i] = odd ? got[i] : kept[i];
+      pairs[i + 2] = odd ? kept[i] : got[i];
     }
-    return;
-  }
-  // Four lanes hold 32 columns, lane t those from 8t on, and store 16 contiguous bytes each: pair t
-  // of every lane. (Pairs stored one by one, in 4 bytes, made the matmul 3 us slower.)
-  const auto t = static_cast<int>(threadIdx.x) % 4;
-  uint32_t of_lanes[4] = {};
+  } else {
+    // Four lanes hold 32 columns, lane t those from 8t on, and store 16 contiguous bytes each: pair
+    // t of every lane. (Pairs stored one by one, in 4 bytes, made the matmul 3 us slower.)
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int other = t ^ i;
-    const uint32_t sent = other == 0   ? pairs[0]
-                          : other == 1 ? pairs[1]
-                          : other == 2 ? pairs[2]
-                                       : pairs[3];
-    const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, sent, i);
+    for (int bit = 1; bit < 4; bit *= 2) {
+      const bool set = (threadIdx.x & bit) != 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) of_lanes[j] = other == j ? got : of_lanes[j];
+      for (int i = 0; i < 4; ++i) {
+        if ((i & bit) != 0) continue;
+        const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, set ? pairs[i] : pairs[i | bit], bit);
+        pairs[i] = set ? got : pairs[i];
+        pairs[i | bit] = set ? pairs[i | bit] : got;
+      }
+    }
   }
-  if (index < m * eights) {
-    reinterpret_cast<uint4*>(out)[index] =
-        make_uint4(of_lanes[0], of_lanes[1], of_lanes[2], of_lanes[3]);
+  if (there) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to_at), "r"(pairs[0]),
+                 "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                 : "memory");
   }
 }
 

@@ -33,15 +33,19 @@ struct ChainArgs {
   int32_t x_row_bytes = 0;  // from a row to the next
 };
 
-// kUnits: units of an item. kSlots: items of a warp on their way. kColumns: groups of 8 rows of x.
-// kBlocks: 2 where a cluster's blocks have half of the chains each, else 1.
-template <int kUnits_, int kSlots_, int kColumns_ = 1, int kBlocks_ = 1>
+// kUnits: units of an item. kSlots: items of a warp on their way. kX: of rows of x. kColumns:
+// groups of 8 of them. kBlocks: 2 where a cluster's blocks have half of the chains each, else 1.
+template <int kUnits_, int kSlots_, ChainX kX_ = ChainX::kSkewed, int kColumns_ = 1,
+          int kBlocks_ = 1>
 struct ChainShape {
   static constexpr int kUnits = kUnits_;
   static constexpr int kSlots = kSlots_;
   static constexpr int kColumns = kColumns_;
   static constexpr int kBlocks = kBlocks_;
-  static constexpr bool kXByThreads = kColumns > 1 || kBlocks > 1;
+  static constexpr ChainX kX = kX_;
+  static constexpr bool kSwizzled = kX == ChainX::kSwizzled;
+  // What bulk copies bring is a block's whole K of up to 8 rows.
+  static_assert(kSwizzled || (kColumns == 1 && kBlocks == 1));
   static constexpr int kSumsBytes = kColumns * 8 * kChainSumsPitch * 4;  // of a warp
   static constexpr int kInboxBytes = (kBlocks - 1) * kSlotsWarps * kSumsBytes;
   template <class Unit>
@@ -171,7 +175,8 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   using Item = SlotOf<Unit, kUnits>;
   // Sums take the place of slots.
   static_assert(kSlots * Item::kBytes >= Shape::kSumsBytes);
-  using X = SharedFragments<typename Unit::Inputs, kColumns>;
+  using Inputs = typename Unit::Inputs;
+  using X = ChainFragments<Inputs, kColumns, Shape::kSwizzled>;
   extern __shared__ __align__(128) uint32_t shared_words[];
   __shared__ __align__(8) uint64_t barriers[kChainXParts];  // a part of x is there
   __shared__ __align__(8) uint64_t inbox_barrier;           // the sums of the other block are
@@ -192,7 +197,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   const auto block = static_cast<int32_t>(blockIdx.x) / kBlocks;
   if (threadIdx.x == 0) {
     for (int part = 0; part < kChainXParts; ++part) {
-      InitBarrier(x_full + part * 8, Shape::kXByThreads ? kSlotsThreads : 1);
+      InitBarrier(x_full + part * 8, Shape::kSwizzled ? kSlotsThreads : 1);
     }
     if constexpr (kBlocks > 1) {
       const int tiles = min(block_tiles, Tiles16(w) - block * block_tiles);
@@ -219,7 +224,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   WaitForDependencies();
   const int32_t part_units = (of_block.count + kChainXParts - 1) / kChainXParts;
   const uint32_t x_at = shared + places.x_at;
-  if constexpr (Shape::kXByThreads) {
+  if constexpr (Shape::kSwizzled) {
     CopyChainXByThreads<kColumns>(args, of_block, part_units, x_at, places.x_row_bytes, x_full);
   } else {
     CopyChainXInBulk(args, of_block, part_units, x_at, places.x_row_bytes, x_full, warp, lane);
@@ -231,8 +236,10 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
   uint32_t x_own[kColumns];  // unit 0 of K
 #pragma unroll
   for (int column = 0; column < kColumns; ++column) {
-    x_own[column] = Kept(x_at + min(column * 8 + lane / 4, args.m - 1) * places.x_row_bytes +
-                         Unit::Inputs::Offset(lane) - of_block.first * kUnitXBytes);
+    const int row = min(column * 8 + lane / 4, args.m - 1);
+    const uint32_t swizzle = Shape::kSwizzled ? QuarterSwizzle(row) : 0;
+    x_own[column] = Kept(x_at + row * places.x_row_bytes + (Inputs::Offset(lane) ^ swizzle) -
+                         of_block.first * kUnitXBytes);
   }
   const uint32_t codes_at = Unit::CodesOffset(lane);
   const uint32_t scales_at = Item::kScalesAt + lane / 4 * Unit::kRowScaleBytes;
@@ -291,7 +298,7 @@ __global__ void __launch_bounds__(kSlotsThreads, 1)
     }
   }
   // A warp without a tile has copied x for others.
-  if constexpr (Shape::kXByThreads) WaitForAsyncCopies<0>();
+  if constexpr (Shape::kSwizzled) WaitForAsyncCopies<0>();
   if (one) return;
   if constexpr (kBlocks > 1) {
     AwaitCluster();

@@ -28,10 +28,11 @@ cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int3
       fp8 ? (whole ? ArrangeActivationsKernel<true, true> : ArrangeActivationsKernel<false, true>)
           : (whole ? ArrangeActivationsKernel<true, false>
                    : ArrangeActivationsKernel<false, false>);
-  return LaunchDependent(kernel, GridFor(args.m * (k_padded / 8), kActivationThreads),
-                         dim3(kActivationThreads), 0, stream, static_cast<const uint16_t*>(args.x),
-                         args.x_stride, args.order, args.m, args.k, static_cast<uint16_t*>(out),
-                         k_padded);
+  dim3 grid = GridFor(args.m, 1);
+  grid.y = GridFor(k_padded / 8, kArrangeThreads).x;
+  return LaunchDependent(kernel, grid, dim3(kArrangeThreads), 0, stream,
+                         static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.k,
+                         static_cast<uint16_t*>(out), k_padded);
 }
 
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,

@@ -14,7 +14,7 @@ cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t 
                                  cudaStream_t stream);
 
 // The same with the columns arranged for wgmma, or for FP8 codes (`fp8`); k_padded is a multiple of
-// 32.
+// 32. Past 67 million columns, of which blocks y take 1024 each, the launch fails as in grid.h.
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
                                      bool fp8, cudaStream_t stream);
 

@@ -37,6 +37,9 @@ cudaError_t LaunchGemvChainTable(const WeightView& view, const GemvArgs& args,
 cudaError_t LaunchGemvChainFp8(const WeightView& view, const GemvArgs& args,
                                const GemvLaunch& launch, cudaStream_t stream);
 
+// Whether x fits LaunchGemvChainFp8, and every block has a multiprocessor.
+bool GemvChainFp8RunsAtOnce(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch);
+
 }  // namespace nibble::cuda
 
 #endif  // NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_H_

@@ -15,7 +15,7 @@ inline int ChainTwoPairs(const WeightView& view) {
 }
 // Of a row of x: a block has all of it.
 inline int ChainTwoXRowBytes(const WeightView& view) {
-  return ChainXRowBytes<ChainShape<kTwoUnits, kTwoSlots>>(view);
+  return static_cast<int>(ChainXRowBytes<ChainShape<kTwoUnits, kTwoSlots>>(view));
 }
 template <class Unit>
 int ChainTwoBytes(const WeightView& view, const GemvArgs& args) {

@@ -14,8 +14,9 @@ namespace nibble::cuda {
 
 // Bytes of a block's shared memory for a row of x: the units of the block that has more.
 template <class Shape>
-int ChainXRowBytes(const WeightView& view) {
-  return (view.units + Shape::kBlocks - 1) / Shape::kBlocks * kUnitXBytes + kSharedRowSkew;
+int64_t ChainXRowBytes(const WeightView& view) {
+  constexpr int kSkew = Shape::kX == ChainX::kSkewed ? kSharedRowSkew : 0;
+  return (int64_t{view.units} + Shape::kBlocks - 1) / Shape::kBlocks * kUnitXBytes + kSkew;
 }
 static_assert(kSharedRowSkew == core::kChainRowSkew);
 // For all rows.
@@ -35,20 +36,26 @@ constexpr int LeastChainRoom() {
   return Unit::kTableBytes > 0 ? core::kChainRoomBesideTable : core::kChainRoom;
 }
 
+// Of several chains each has as many tiles as its warps add at once; of one they go on to others.
+template <class Shape>
+int ChainBlocks(const WeightView& view, const GemvLaunch& launch) {
+  const int tiles = Tiles16(view);
+  if (launch.chains == 1) return std::min(tiles, launch.multiprocessors);
+  const int block_tiles = kSlotsWarps / (launch.chains / Shape::kBlocks);
+  return (tiles + block_tiles - 1) / block_tiles * Shape::kBlocks;
+}
+
 template <class Pairs, class Unit, class Shape>
 cudaError_t LaunchChain(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                         cudaStream_t stream) {
   ChainArgs places;
   places.chains = launch.chains;
   places.x_at = Shape::template XAt<Unit>();
-  places.x_row_bytes = ChainXRowBytes<Shape>(view);
+  places.x_row_bytes = static_cast<int32_t>(ChainXRowBytes<Shape>(view));
   const auto kernel = GemvChainKernel<Pairs, Unit, Shape>;
   const cudaError_t error = AllowAllShared(kernel);
   if (error != cudaSuccess) return error;
-  const int tiles = Tiles16(view);
-  const int block_tiles = kSlotsWarps / (launch.chains / Shape::kBlocks);
-  const int blocks = launch.chains == 1 ? std::min(tiles, launch.multiprocessors)
-                                        : (tiles + block_tiles - 1) / block_tiles * Shape::kBlocks;
+  const int blocks = ChainBlocks<Shape>(view, launch);
   return LaunchDependentClusters(
       Shape::kBlocks, kernel, dim3(static_cast<unsigned>(blocks)), dim3(kSlotsThreads),
       static_cast<size_t>(places.x_at + args.m * places.x_row_bytes), stream, view, args, places);

@@ -1,13 +1,35 @@
+#include "kernels/cuda/device/gemv_slots.cuh"
 #include "kernels/cuda/launch/gemv_ring_variants.h"
 #include "kernels/cuda/launch/gemv_variants.h"
 
 namespace nibble::cuda {
 namespace {
 
+// Whether the kernel of chains, which has no scales of x, is faster than the ring. Times in us:
+// H200, of the ring and of chains.
+bool IsFasterInChains(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch) {
+  if (launch.chains == 1 || args.x_scales != nullptr ||
+      !GemvChainFp8RunsAtOnce(view, args, launch)) {
+    return false;
+  }
+  // 4096x14336, 2 and 8 rows: 16.5 and 18.4, 16.3 and 17.5; of one row 15.5, 16.1. 8192x28672, 4
+  // rows: 64.3, 59.4.
+  if (view.units > kRingHeldUnits) return args.m > 1 && args.m <= 8;
+  // Blocks of two tiles of 16 outputs at once, where the ring's would have one after another.
+  // 4096x4096, 4, 8 and 16 rows: 6.8, 7.7 and 9.9, 6.7, 6.8 and 8.6; by three tiles 6144x4096, 16
+  // rows: 11.6, 11.9.
+  constexpr int kMostTiles = 2;
+  return args.m > 4 && kSlotsWarps / launch.chains <= kMostTiles &&
+         Tiles16(view) > launch.multiprocessors;
+}
+
 // One scale a row, or one in all, on compute capability 9.0. Times in us: H200, 1 and 8 rows.
 template <class Pairs>
 cudaError_t LaunchRows(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
                        cudaStream_t stream) {
+  if (IsFasterInChains(view, args, launch)) {
+    return LaunchGemvChainFp8(view, args, launch, stream);
+  }
   using Unit = RingFp8Unit<Pairs>;
   const bool held = view.units <= kRingHeldUnits;
   if (args.m > 8) {
