@@ -40,15 +40,22 @@ bool KeepsItsGroupsIn4Bits(const Problem& problem) {
 
 // Weights whose 9 to 16 rows the GEMV takes faster than wgmma: of few inputs, and of so few outputs
 // that tiles of wgmma would be few, or quick to decode. Where pairs of blocks take all outputs of a
-// 4-bit weight at once, 128 each on an H200, they are faster.
+// 4-bit weight at once, 128 each on an H200, they are faster; and where tiles of 256 outputs in
+// turns (gemm_wgmma_turns.cuh) are a round of most multiprocessors: INT4 of 26624, 28672, 32768
+// outputs and 4096 inputs 20.4, 20.9, 21.6 us, by the GEMV 20.2, 21.4, 23.7.
 bool IsFastForSixteenRows(const Problem& problem) {
   constexpr int64_t kFewInputs = 4096;
   constexpr int64_t kPairedOutputs = 66 * 128;
   constexpr int64_t kManyOutputs = 16384;
+  constexpr int64_t kRoundOutputs = 132 * 256;
+  constexpr int64_t kMostOfRound = 108 * 256;
+  constexpr int64_t kTurnInputs = 512;
   const WeightSpec& spec = problem.weight;
-  const bool paired = spec.format != Format::kFP8 && spec.n <= kPairedOutputs &&
-                      core::CudaKernelFits(problem, "cuda_wgmma", core::kHopper);
-  const bool quick = spec.format == Format::kInt4 && core::ScalesPerUnit(spec) == 1;
+  const bool by_wgmma = core::CudaKernelFits(problem, "cuda_wgmma", core::kHopper);
+  const bool paired = by_wgmma && spec.format != Format::kFP8 && spec.n <= kPairedOutputs;
+  const bool turns = by_wgmma && problem.input == DType::kBF16 && spec.k % kTurnInputs == 0 &&
+                     spec.n >= kMostOfRound && spec.n <= kRoundOutputs;
+  const bool quick = spec.format == Format::kInt4 && core::ScalesPerUnit(spec) == 1 && !turns;
   return spec.k <= kFewInputs && !paired && (quick || spec.n < kManyOutputs);
 }
 
@@ -76,8 +83,8 @@ constexpr Entry kCpuTable[] = {
 // Weights are the 16-row operand of the tensor cores' mma, activations its 8 columns: one or two
 // column tiles are a launch of the GEMV, which reads the weight again for every 16 rows. On Hopper
 // wgmma is faster past 8 rows (H200, 16 rows: 4096x4096 6.0 us against 6.8, 4096x14336 13.7 against
-// 16.8; NF4 28672x4096 23.9 against 26.3) but for INT4 of many outputs and few inputs (28672x4096
-// 21.5 against 23.1, with zero points 23.0 against 24.1), until decoding the weight once for
+// 16.8; NF4 28672x4096 23.9 against 26.3) but for INT4 of many outputs and few inputs (20480x4096
+// 16.5 against 17.4, with zero points 17.7 against 18.4), until decoding the weight once for
 // cuBLASLt costs little beside it (1024 rows: 28672x4096 311 us against 429, 4096x4096 49 against
 // 61; 4096 rows: 28672x4096 1455 against 1515, 57344x8192 5603 against 6188, but 4096x4096 222
 // against 212). Elsewhere the table counts only where the peaks are not known. FP8 codes on both

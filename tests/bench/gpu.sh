@@ -84,7 +84,7 @@ if $sanitizer; then
     others+=":*MatmulCandidatesTest.RepeatAndKeepRowsApart/cuda_$variant"
   done
   # Of each division of tiles one that is small.
-  for tile in 1000x1152_9 4300x200_65 4300x200_66 8600x256_33 66x14336_33 2900x40_900 22600x512_17; do
+  for tile in 1000x1152_9 4300x200_65 4300x200_66 8600x256_33 66x14336_33 2900x40_900 22600x512_17 20000x512_33; do
     tiles+=":*MatmulSharedTilesTest*/cuda*_$tile"
   done
   rows=':*ARowDependsOnNothingElse*cuda_int4_group_128:*ARowDependsOnNothingElse*cuda_fp8_channel_bias'

@@ -231,13 +231,14 @@ bool StandsForItsUnits(const Variant& variant) {
          variant.name == "nf4_nested";
 }
 
-// By default, too, 1 to 8 rows are one kernel's where K is long, or a table's outputs are few.
+// By default, too, 1 to 8 rows have the bits of one order, by one kernel or two.
 TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
   constexpr struct {
     int64_t n, k;
     bool table_only;
-  } kCases[] = {{37, 4352, false},   {33, 9088, false},   {2190, 5120, false},
-                {4300, 4224, false}, {8500, 4224, false}, {4300, 2048, true}};
+  } kCases[] = {{37, 4352, false},   {33, 9088, false},  {2190, 5120, false}, {4300, 4224, false},
+                {8500, 4224, false}, {4300, 2048, true}, {37, 640, false},    {33, 4096, false},
+                {2190, 384, false},  {4200, 1408, false}};
   for (const Variant& variant : AllVariants()) {
     if (!StandsForItsUnits(variant)) continue;
     for (const auto& [n, k, table_only] : kCases) {
@@ -258,7 +259,7 @@ TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
   }
 }
 
-// INT4 of few inputs and outputs is of another kernel from 5 rows on.
+// INT4 of few inputs and outputs is of another kernel from 5 rows on, with the same bits.
 TEST_P(FewRowsTest, OfFewInputsAreNearTheOracleByDefault) {
   for (const Variant& variant : AllVariants()) {
     if (!StandsForItsUnits(variant)) continue;

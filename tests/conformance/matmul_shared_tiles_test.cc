@@ -55,6 +55,9 @@ constexpr Tiles kTiles[] = {
     {"int4_group_32_zp", 8711, 72, 513, DType::kBF16},
     {"nf4_nested", 8711, 136, 514, DType::kBF16},
     {"int4_group_128", 22600, 512, 17, DType::kBF16},
+    {"int4_group_128", 20000, 512, 33, DType::kBF16},
+    {"int4_group_32_zp", 17000, 200, 17, DType::kF16},
+    {"fp8_channel_bias", 17000, 512, 33, DType::kBF16},
 };
 
 class MatmulSharedTilesTest : public ::testing::TestWithParam<BackendAndTiles> {

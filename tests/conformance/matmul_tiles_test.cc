@@ -91,6 +91,7 @@ class MatmulTilesTest : public ::testing::TestWithParam<BackendAndWeight> {
     }
   }
 
+  void SetRowPadding(int64_t elements) { runner_.set_row_padding(elements); }
   // Rows of BF16 x. k: a multiple of 128, of which the weight may lack some.
   void Compare(int64_t n, int64_t k, const std::vector<int64_t>& rows) {
     const CanonicalWeight weight = MakeWeight(weight_, n, k);
@@ -155,7 +156,23 @@ TEST_P(MatmulTilesTest, SeveralTilesABlock) {
   Compare(34000, 384, {16, 31, 64, 100});
 }
 
-TEST_P(MatmulTilesTest, SharedTiles) { Compare(18000, 640, {40, 66, 128}); }
+// Tiles of three warpgroups, in turns and not.
+TEST_P(MatmulTilesTest, NarrowTiles) {
+  Compare(22500, 1024, {16, 17, 33, 64});
+  Compare(17000, 384, {9, 32, 50});
+}
+
+TEST_P(MatmulTilesTest, SharedTiles) {
+  Compare(18000, 640, {66, 128});
+  Compare(12000, 640, {40});
+}
+
+// Rows of x that are multiples of 16 bytes, but not beside each other, and so of y.
+TEST_P(MatmulTilesTest, RowsApart) {
+  SetRowPadding(8);
+  Compare(22700, 512, {17});
+  Compare(1000, 1024, {33});
+}
 
 // Pairs of blocks of 64, 128 and 256 outputs, rings that are used several times.
 TEST_P(MatmulTilesTest, Pairs) {

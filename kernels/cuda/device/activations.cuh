@@ -61,29 +61,20 @@ __global__ void __launch_bounds__(kActivationThreads)
   }
 }
 
-// out [m, k_padded] = x in `order` (may be null), 16-bit elements, 0 past column k.
-__global__ void __launch_bounds__(kActivationThreads)
-    PadActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int64_t m,
-                         int32_t k, uint16_t* out, int32_t k_padded) {
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kActivationThreads + threadIdx.x;
-  if (index >= m * k_padded) return;
-  const int64_t row = index / k_padded;
-  const auto col = static_cast<int32_t>(index % k_padded);
-  const int32_t from = order == nullptr || col >= k ? col : order[col];
-  out[index] = col < k ? x[row * x_stride + from] : uint16_t{0};
-}
-
 inline constexpr int kArrangeThreads = 128;
 
-// out [m, k_padded] = x in `order` (may be null), 0 past column k, each 32 columns in the order in
-// which wgmma meets the codes of a unit: column 8t + 4s + 2h + j (t < 4, the others < 2) comes to
-// 16s + 8h + 2t + j. A block x is a row, a thread of the blocks y moves 8 columns of it.
-// kWhole: in 16 bytes, where they are as they come, aligned, and no fewer. kFp8: for codes of FP8,
-// column 4t + 2j + h of each 16 comes to 8h + 2t + j.
+// Where columns come to: as they lie, or in the order in which wgmma meets the codes of a unit. For
+// codes of 4 bits column 8t + 4s + 2h + j of each 32 (t < 4, the others < 2) comes to 16s + 8h + 2t
+// + j, for those of FP8 column 4t + 2j + h of each 16 to 8h + 2t + j.
+enum class Columns { kAsTheyLie, kOf4Bits, kOfFp8 };
+
+// out [m, k_padded] = x of 16-bit elements in `order` (may be null), 0 past column k, its columns
+// in kColumns. A block x is a row, a thread of the blocks y moves 8 columns of it. kWhole: in 16
+// bytes, where they are as they come, aligned, and no fewer.
 //
 // The matmul waits for all that this kernel does behind its own wait: addresses are known before,
 // and a branch in front of the wait keeps them there.
-template <bool kWhole, bool kFp8>
+template <bool kWhole, Columns kColumns>
 __global__ void __launch_bounds__(kArrangeThreads)
     ArrangeActivationsKernel(const uint16_t* x, int64_t x_stride, const int32_t* order, int32_t k,
                              uint16_t* out, int32_t k_padded) {
@@ -118,7 +109,7 @@ __global__ void __launch_bounds__(kArrangeThreads)
       pairs[i / 2] |= element << (i % 2 * 16);
     }
   }
-  if constexpr (kFp8) {
+  if constexpr (kColumns == Columns::kOfFp8) {
     // Two lanes hold 16 columns: the first stores the even ones, the second the odd ones.
     const bool odd = threadIdx.x % 2 != 0;
     uint32_t kept[2];
@@ -135,7 +126,7 @@ __global__ void __launch_bounds__(kArrangeThreads)
       pairs[i] = odd ? got[i] : kept[i];
       pairs[i + 2] = odd ? kept[i] : got[i];
     }
-  } else {
+  } else if constexpr (kColumns == Columns::kOf4Bits) {
     // Four lanes hold 32 columns, lane t those from 8t on, and store 16 contiguous bytes each: pair
     // t of every lane. (Pairs stored one by one, in 4 bytes, made the matmul 3 us slower.)
 #pragma unroll

@@ -82,6 +82,9 @@ __device__ inline void StoreShared2Floats(uint32_t to, float first, float second
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
+__device__ inline void StoreShared8Bytes(uint32_t to, uint32_t first, uint32_t second) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory");
+}
 __device__ inline void StoreShared16Bytes(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)

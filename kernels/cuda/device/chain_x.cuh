@@ -50,7 +50,7 @@ template <class Inputs, int kColumns, bool kSwizzled>
 struct ChainFragments {
   uint32_t rows_at[kColumns];
   __device__ uint4 Part(int column, int i) const {
-    const auto place = [&](int at) {
+    const auto place = [&](int at) {  // of Inputs: a multiple of 32
       return kSwizzled ? (rows_at[column] ^ (at & 96)) + (at & ~127) : rows_at[column] + at;
     };
     return Inputs::Part([&](int at) { return LoadShared16Bytes(place(at)); },
@@ -58,7 +58,7 @@ struct ChainFragments {
   }
 };
 
-// 16 bytes a thread and step, of up to 8 kColumns rows, each of which as many threads copy; to
+// 16 bytes a thread and step, of up to 8 kColumns rows, a row by 32, 64 or 128 threads; to
 // kSwizzled places: x_at and row_bytes are multiples of 128. Barriers count all threads.
 template <int kColumns>
 __device__ inline void CopyChainXByThreads(const GemvArgs& args, const ChainUnits& units,

@@ -1,155 +1,180 @@
-// The GEMV of gemv_slots.cuh for a weight of at most one tile of 32 outputs a multiprocessor and of
-// 4096 inputs: a block asks for all of its weights at once and takes few enough registers and bytes
-// of shared memory that the blocks of two launches fit a multiprocessor. With programmatic
-// dependent launch the next launch's weights come while this one multiplies.
+// The GEMV of gemv_stream.cuh for INT4 weights of K <= 4096 and at most two tiles of 16 outputs a
+// multiprocessor, K in halves of four chains: a block asks for all of its weights at once and takes
+// few enough registers and bytes of shared memory that the blocks of two launches fit a
+// multiprocessor. With programmatic dependent launch the next launch's weights come while this one
+// multiplies.
 //
 //   multiprocessor   | launch i: weights | x | multiply | y |
 //                          | launch i + 1: weights | wait       | x | multiply | y |
 //                                                       | launch i + 2: weights ...
 //
-// x lies in shared memory, each warp's own units. Bits are those of the ring.
+//   block           [2 tiles of 16 outputs][8 chains] warps
+//
+//   device memory   the units of a warp's chain,     x, the units of a chain
+//                   four at most
+//        | asynchronous copies, a group a unit            | registers; the warps of a chain's two
+//        |                                                | tiles copy half each, and meet
+//   slots           [warp][4]: codes | scales |      x        [row][chain][4], swizzled
+//                   zero points
+//        |                                                |
+//   registers       decode -> mma.m16n8k16 -> sums * scales, unit by unit
+//        | totals in shared memory, where the warp's slots were; the warps of a tile meet
+//   y               ((p0 + p1) + p2) + p3 of each half, half 0 + half 1
+//
+// Bits are those of GemvStreamKernel with the same units.
 //
 // The grid is one block a multiprocessor, so that no two blocks of a launch share one while another
 // has none. Those without a tile hold their place for as long as the others: they multiply what
 // happens to lie in their slots, and store nothing. Blocks that leave early are places for two
-// blocks of a later launch on one multiprocessor (H200, INT4 4096x4096, 1 row: 3.98 us against
-// 3.66).
+// blocks of a later launch on one multiprocessor.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_ONCE_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_ONCE_CUH_
 
-#include "kernels/cuda/device/gemv_slots.cuh"
-#include "kernels/cuda/device/shared_fragments.cuh"
+#include "kernels/cuda/device/stream_chains.cuh"
 
 namespace nibble::cuda {
 
-inline constexpr int kOnceRounds = 2;  // units that a warp takes at most
-using OnceShape = SlotsShape<1, 2, kOnceRounds * 2, kOnceRounds>;
+inline constexpr int kOnceShift = 2;  // log2 of the chains of a half
+inline constexpr int kOnceOfHalf = 1 << kOnceShift;
+inline constexpr int kOnceChains = 2 * kOnceOfHalf;
+inline constexpr int kOnceTiles = kSlotsWarps / kOnceChains;  // of a block
+inline constexpr int kOnceUnits = 4;                          // of a chain, at most
+inline constexpr int kOnceRows = 4;                           // of x, at most
+inline constexpr int kOnceXChainBytes = kOnceUnits * kUnitXBytes;
+inline constexpr int kOnceXRowBytes = kOnceChains * kOnceXChainBytes;
 
-// Where x lies in dynamic shared memory, behind the slots: [warp][unit][row of x].
-struct OnceArgs {
-  int32_t x_at = 0;         // bytes
-  int32_t x_units = 0;      // of a warp
-  int32_t x_row_bytes = 0;  // from a row of a unit to the next
+// Units that a multiplication takes 16 inputs in a row of, where 8 bytes of x that
+// HalfWordInputs takes 32 apart lie side by side.
+template <class Unit>
+struct InOrderUnit : HalfWordInt4Unit<Unit> {
+  using Inputs = PlainInputs;
 };
+template <class Unit>
+inline constexpr bool kTakesInOrder = false;
+template <class Unit>
+inline constexpr bool kTakesInOrder<InOrderUnit<Unit>> = true;
 
-// A 64-bit address as something the compiler keeps, as Kept does: ready before a wait.
-template <class T>
-__device__ inline const T* KeptPointer(const T* pointer) {
-  asm volatile("" : "+l"(pointer));
-  return pointer;
-}
-
-__device__ inline uint4 LoadGlobal16Bytes(const void* from) {
+// Any value unless `there`.
+__device__ inline uint4 LoadGlobal16BytesIf(bool there, const void* from) {
   uint4 v;
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from), "r"(static_cast<uint32_t>(there))
+      : "memory");
   return v;
 }
 
-// Up to 8 rows of x.
+// A lane's part of the x of a chain: 16 bytes of each row, of one of the two units that its warp
+// copies. Through registers: a group of copies would come behind those of all weights.
+template <class Unit>
+struct OnceX {
+  // Of all x in dynamic shared memory, behind the slots.
+  static constexpr int kAt = kSlotsWarps * StreamSlots<Unit, kOnceUnits>::kBytes;
+  static_assert(kOnceTiles * 32 * 16 == kOnceXChainBytes);
+  int rows;  // that the lane copies
+  const char* from[kOnceRows];
+  uint32_t to;
+
+  // x_at: of the chain's x in shared memory.
+  __device__ OnceX(const GemvArgs& args, const StreamWork& work, uint32_t x_at) {
+    constexpr int kLanes = kUnitXBytes / 16;  // of a unit
+    const int unit = work.part * (32 / kLanes) + work.lane / kLanes;
+    rows = static_cast<int>(Kept(unit < work.count ? args.m : 0));
+    const char* first = static_cast<const char*>(args.x) +
+                        (work.first + (unit << kOnceShift)) * kUnitXBytes + work.lane % kLanes * 16;
+#pragma unroll
+    for (int row = 0; row < kOnceRows; ++row) {
+      from[row] = KeptPointer(first + row * args.x_stride * 2);
+    }
+    to = Kept(x_at + work.part * 512 + Place(work.lane));
+  }
+  // All rows are asked for before one is waited for, by loads without a branch: the compiler would
+  // store the first row in front of it.
+  __device__ void Copy() const {
+    uint4 x[kOnceRows];
+#pragma unroll
+    for (int row = 0; row < kOnceRows; ++row) x[row] = LoadGlobal16BytesIf(row < rows, from[row]);
+#pragma unroll
+    for (int row = 0; row < kOnceRows; ++row) {
+      if (row < rows) StoreRow(row, x[row]);
+    }
+  }
+
+ private:
+  // In order, of each 64 bytes piece q < 4 of 8 bytes, and piece q + 4 behind it, are those of lane
+  // q / 2 + q % 2 * 2.
+  __device__ static uint32_t Place(int lane) {
+    return kTakesInOrder<Unit> ? lane / 4 * 64 + lane % 2 * 16 + lane % 4 / 2 * 8 : lane * 16;
+  }
+  __device__ void StoreRow(int row, uint4 v) const {
+    const uint32_t at = (to ^ StreamSwizzle<Unit>(row)) + row * kOnceXRowBytes;
+    if constexpr (kTakesInOrder<Unit>) {
+      StoreShared8Bytes(at, v.x, v.y);
+      StoreShared8Bytes(at + 32, v.z, v.w);
+    } else {
+      StoreShared16Bytes(at, v);
+    }
+  }
+};
+
+// Up to kOnceRows rows of x.
 template <class Pairs, class Unit>
 __global__ void __launch_bounds__(kSlotsThreads, 2)
-    GemvOnceKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args,
-                   const __grid_constant__ OnceArgs places) {
+    GemvOnceKernel(const __grid_constant__ WeightView w, const __grid_constant__ GemvArgs args) {
 #if __CUDA_ARCH__ >= 900
-  using Shape = OnceShape;
+  using Slots = StreamSlots<Unit, kOnceUnits>;
   using Slot = SlotOf<Unit>;
-  constexpr int kTiles = Shape::kTiles;
-  constexpr int kChunks = kUnitXBytes / 16;  // of a row of a unit of x
-  constexpr int kOwnBytes = Shape::kSlots * Slot::kBytes;
-  static_assert(Unit::kTableBytes == 0);
+  static_assert(Unit::kTableBytes == 0 && OnceX<Unit>::kAt % 128 == 0);
   extern __shared__ __align__(128) uint32_t shared_words[];
   LaunchDependents();
   const uint32_t shared = Kept(SharedAddress(shared_words));
-  Slots<Unit, Shape> slots(w, args, shared);
-  const int tile = blockIdx.x;
-  const int lane = slots.lane;
-  const int rounds = slots.rounds;
-  if (tile < slots.tiles) {
+  const StreamWork work(w, kOnceShift, static_cast<int32_t>(blockIdx.x) * kOnceTiles);
+  const int lane = work.lane;
+  const uint32_t own = Kept(shared + work.warp * Slots::kBytes);
+  const uint32_t x_chain = shared + OnceX<Unit>::kAt + work.chain * kOnceXChainBytes;
+  // In front of a branch, and so of the wait: what is needed before the first copies, before the
+  // first unit, and behind the last.
+  const OnceX<Unit> copied(args, work, x_chain);
+  const int row = min(lane / 4, args.m - 1);
+  uint32_t x_at = Kept(x_chain + row * kOnceXRowBytes + StreamedX<Unit>::Offset(lane, row));
+  const uint32_t codes_at = Kept(Unit::CodesOffset(lane));
+  const uint32_t scales_at = Kept(Slot::kScalesAt + lane / 4 * Unit::kRowScaleBytes);
+  const uint32_t zeros_at = Slot::kZerosAt + lane / 4 * 2;
+  const StreamOutput<Unit, Slots::kBytes> output(w, args, work, own);
+  Slots slots(w, work, own);
+  if (work.stored) {
 #pragma unroll
-    for (int round = 0; round < kOnceRounds; ++round) {
-#pragma unroll
-      for (int part = 0; part < kTiles; ++part) {
-        if (round < rounds) {
-          slots.Fill(part, round, slots.own + (round * kTiles + part) * Slot::kBytes);
-        }
-        EndAsyncCopyGroup();
-      }
+    for (int i = 0; i < kOnceUnits; ++i) {
+      if (i < work.count) slots.Copy(own + i * Slot::kBytes, i);
+      EndAsyncCopyGroup();
     }
   }
-
-  const int x_row_bytes = places.x_row_bytes;
-  const int x_unit_bytes = args.m * x_row_bytes;
-  const uint32_t x_own = Kept(shared + places.x_at + slots.warp * places.x_units * x_unit_bytes);
-  // A lane copies 16 bytes of every other row of a unit, from this one on.
-  const int copied_row = lane / kChunks;
-  const uint32_t x_to = Kept(x_own + copied_row * x_row_bytes + lane % kChunks * 16);
-  const char* x_from =
-      KeptPointer(static_cast<const char*>(args.x) + copied_row * args.x_stride * 2 +
-                  slots.warp * kUnitXBytes + lane % kChunks * 16);
-  constexpr int kRoundXBytes = kSlotsWarps * kUnitXBytes;
-  const uint32_t x_row =
-      Kept(x_own + min(lane / 4, args.m - 1) * x_row_bytes + Unit::Inputs::Offset(lane));
   WaitForDependencies();
-  if (args.m <= 2) {
-    // Through registers: a group of copies would come behind those of all weights.
-    uint4 x[kOnceRounds];
-#pragma unroll
-    for (int round = 0; round < kOnceRounds; ++round) {
-      if (round < rounds && copied_row < args.m) {
-        x[round] = LoadGlobal16Bytes(x_from + round * kRoundXBytes);
-      }
-    }
-#pragma unroll
-    for (int round = 0; round < kOnceRounds; ++round) {
-      if (round < rounds && copied_row < args.m) {
-        StoreShared16Bytes(x_to + round * x_unit_bytes, x[round]);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int round = 0; round < kOnceRounds; ++round) {
-      if (round >= rounds) continue;
-#pragma unroll 1
-      for (int row = copied_row; row < args.m; row += 2) {
-        CopyAsync16Bytes(x_to + round * x_unit_bytes + (row - copied_row) * x_row_bytes,
-                         x_from + (row - copied_row) * args.x_stride * 2 + round * kRoundXBytes);
-      }
-    }
-    WaitForAsyncCopies<0>();
-  }
+  copied.Copy();
+  // With the warp of the other tile, whether the weight has that tile or not.
+  MeetWarps(1 + kOnceTiles + work.chain, kOnceTiles * 32);
 
-  float sums[kTiles][1][1][4] = {};
-  uint32_t slot = slots.own;
-  SharedFragments<typename Unit::Inputs, 1> fragments;
-  fragments.rows_at[0] = x_row;
-  // Not unrolled: registers are few.
+  StreamedX<Unit> x;
+  x.is_there = lane / 4 < args.m;
+  float sums[4] = {};
+  const uint32_t end = own + work.count * Slot::kBytes;
 #pragma unroll 1
-  for (int round = 0; round < rounds; ++round) {
-#pragma unroll
-    for (int part = 0; part < kTiles; ++part) {
-      WaitForAsyncCopies<Shape::kSlots - 1>();
-      __syncwarp();
-      Unit unit[1];
-      slots.Load(slot, unit[0]);
-      EndAsyncCopyGroup();  // of nothing: the next item is then the oldest but kSlots - 1
-      slot += Slot::kBytes;
-      MultiplyUnits<Pairs, Unit, 1, 1, 1>(w, shared_words, unit, fragments, sums[part]);
-    }
-    fragments.rows_at[0] += x_unit_bytes;
+  while (slots.slot != end) {
+    x.Load(x_at);
+    const Unit unit = slots.Oldest(codes_at, scales_at, zeros_at);
+    EndAsyncCopyGroup();  // of nothing: the next unit is then the oldest of as many groups
+    slots.slot += Slot::kBytes;
+    MultiplyStreamed<Pairs>(w, shared_words, unit, x, sums);
+    x_at += kUnitXBytes;
   }
-  // Into the warp's own slots: all lanes have loaded from them.
+  // All lanes have loaded from the slots, and nothing is on its way to them.
   __syncwarp();
-  char* partials = reinterpret_cast<char*>(shared_words);
-  slots.StoreSums(sums, reinterpret_cast<float*>(partials + slots.warp * kOwnBytes));
-  static_assert(Shape::kRows == 32 && kSlotsWarps >= 8);  // a warp adds a row
-  const int row = slots.warp;
-  const int n = tile * Shape::kRows + lane;
-  const uint32_t from = Kept(shared + (row * Shape::kPartialPitch + lane) * 4);
-  __syncthreads();
-  if (row < args.m && n < w.n) slots.Store(from, kOwnBytes, row, n);
+  output.Store(args, sums);
 #endif
 }
 

@@ -15,9 +15,8 @@
 //   y               sum of the warps, by all of them
 //
 // GemvSlotsKernel is persistent, holds x in registers, and adds the sums of a tile while it is at
-// the next. GemvOnceKernel (gemv_once.cuh) takes one tile a block. Both take part in programmatic
-// dependent launch: slots are filled before the kernels in front are done, x and y touched only
-// then.
+// the next. It takes part in programmatic dependent launch: slots are filled before the kernels in
+// front are done, x and y touched only then.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_SLOTS_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_SLOTS_CUH_
 
@@ -59,6 +58,19 @@ struct SlotOf {
   static constexpr int kPieces = Unit::kCodeBytes / 512;
   static_assert(kBytes % 16 == 0 && Unit::kCodeBytes % 512 == 0 && kExtraLanes <= 32);
 };
+
+// y[row, n] = value. By comparisons: the switch of StoreElement is a jump table, which would be
+// fetched when the last sum is there.
+__device__ inline void StoreOutput(const GemvArgs& args, int row, int n, float value) {
+  const int64_t at = row * args.y_stride + n;
+  if (args.y_type == Element::kBF16) {
+    static_cast<__nv_bfloat16*>(args.y)[at] = FromFloat<__nv_bfloat16>(value);
+  } else if (args.y_type == Element::kF16) {
+    static_cast<__half*>(args.y)[at] = FromFloat<__half>(value);
+  } else {
+    static_cast<float*>(args.y)[at] = value;
+  }
+}
 
 // Where the partial sums [buffer][warp][row of x][output] lie in dynamic shared memory, behind the
 // table and the slots.
@@ -215,14 +227,7 @@ struct Slots {
     for (int i = 0; i < kSlotsWarps; ++i) sum = __fadd_rn(sum, parts[i]);
     sum = __fmul_rn(sum, Unit::kUnscale);
     if (w.bias != nullptr) sum = __fadd_rn(sum, w.bias[n]);
-    const int64_t at = row * args.y_stride + n;
-    if (args.y_type == Element::kBF16) {
-      static_cast<__nv_bfloat16*>(args.y)[at] = FromFloat<__nv_bfloat16>(sum);
-    } else if (args.y_type == Element::kF16) {
-      static_cast<__half*>(args.y)[at] = FromFloat<__half>(sum);
-    } else {
-      static_cast<float*>(args.y)[at] = sum;
-    }
+    StoreOutput(args, row, n, sum);
   }
   // All elements of a tile, by all multiplying warps; `turn`: tiles of the block before this one.
   // A thread's place in the tile moves on with every tile.

@@ -13,7 +13,7 @@ inline constexpr int kTurnUnits = 4;
 
 // What the copies of a stage take: boxes of one unit of K of a block's rows.
 struct WgmmaMaps {
-  CUtensorMap x;  // [m, units * 128]; of WgmmaScaledKernel arranged (ArrangeActivationsKernel)
+  CUtensorMap x;  // [m, units * 128], as WgmmaLaunch has it
   CUtensorMap codes;
   CUtensorMap scales;
   CUtensorMap zero_points;

@@ -27,11 +27,11 @@ struct WgmmaShape {
   static constexpr int kMultiplying = kGroups * 128;  // threads
   static constexpr int kVectors = kColumns / 8;       // of 4 sums, of a thread
   // Fragments of 32 inputs instead of 64 leave registers for the sums.
-  static constexpr bool kSmallParts = kGroups == 4 && (kScaled || kColumns > 32);
+  static constexpr bool kSmallParts = kGroups > 2 && (kScaled || kColumns > 32);
   // The producer is a warpgroup too, so that it can pass its registers on.
   static constexpr int kThreads = kMultiplying + 128;
   static constexpr int kProducerRegisters = kGroups == 4 ? 32 : 40;
-  static constexpr int kRegisters = kGroups == 4 ? 112 : 232;
+  static constexpr int kRegisters = kGroups == 4 ? 112 : kGroups == 3 ? 152 : 232;
   // Of y, between registers and memory: rows of x at a time, bytes from one to the next (lanes of a
   // store meet in no bank), and bytes of a warpgroup.
   static constexpr int kStagedColumns = kColumns > 128 ? 16 : kColumns >= 32 ? 32 : 0;
@@ -116,6 +116,7 @@ struct WgmmaBarriers {
 };
 inline constexpr uint32_t kWgmmaEmptyAt = kWgmmaMaxStages * 8;  // from `full`
 inline constexpr uint32_t kWgmmaReadyAt = 2 * kWgmmaMaxStages * 8;
+static_assert(sizeof(WgmmaBarriers) == 3 * kWgmmaMaxStages * 8);
 
 struct WgmmaSlot {
   int stage = 0;
@@ -235,8 +236,9 @@ template <class Unit, class Shape>
 __device__ inline void FeedStages(const WeightView& w, const WgmmaArgs& args, const WgmmaMaps& maps,
                                   uint32_t ring, uint32_t full, int warp, int lane) {
   if (warp > 0) {
-    if constexpr (kArrangesStages<Unit>)
+    if constexpr (kArrangesStages<Unit>) {
       ArrangeStages<Unit, Shape>(w, args, ring, full, warp - 1, lane);
+    }
   } else if (lane == 0) {
     ProduceStages<Unit, Shape>(w, args, maps, ring, full, full + kWgmmaEmptyAt);
   }

@@ -11,28 +11,41 @@ cudaError_t LaunchWidenActivations(const ActivationArgs& args, float* out, cudaS
   return cudaGetLastError();
 }
 
-cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t k_padded,
-                                 cudaStream_t stream) {
-  const dim3 grid = GridFor(args.m * k_padded, kActivationThreads);
-  PadActivationsKernel<<<grid, kActivationThreads, 0, stream>>>(
-      static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.m, args.k,
-      static_cast<uint16_t*>(out), k_padded);
-  return cudaGetLastError();
-}
+namespace {
 
-cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
-                                     bool fp8, cudaStream_t stream) {
-  const bool whole = args.order == nullptr && args.k == k_padded && args.x_stride % 8 == 0 &&
-                     reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
-  const auto kernel =
-      fp8 ? (whole ? ArrangeActivationsKernel<true, true> : ArrangeActivationsKernel<false, true>)
-          : (whole ? ArrangeActivationsKernel<true, false>
-                   : ArrangeActivationsKernel<false, false>);
+// A kernel of Columns.
+template <class Kernel>
+cudaError_t LaunchInOrder(Kernel kernel, const ActivationArgs& args, void* out, int32_t k_padded,
+                          cudaStream_t stream) {
   dim3 grid = GridFor(args.m, 1);
   grid.y = GridFor(k_padded / 8, kArrangeThreads).x;
   return LaunchDependent(kernel, grid, dim3(kArrangeThreads), 0, stream,
                          static_cast<const uint16_t*>(args.x), args.x_stride, args.order, args.k,
                          static_cast<uint16_t*>(out), k_padded);
+}
+
+template <Columns kColumns>
+cudaError_t LaunchArranged(const ActivationArgs& args, void* out, int32_t k_padded,
+                           cudaStream_t stream) {
+  const bool whole = args.order == nullptr && args.k == k_padded && args.x_stride % 8 == 0 &&
+                     reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  return LaunchInOrder(
+      whole ? ArrangeActivationsKernel<true, kColumns> : ArrangeActivationsKernel<false, kColumns>,
+      args, out, k_padded, stream);
+}
+
+}  // namespace
+
+cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t k_padded,
+                                 cudaStream_t stream) {
+  return LaunchInOrder(ArrangeActivationsKernel<false, Columns::kAsTheyLie>, args, out, k_padded,
+                       stream);
+}
+
+cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
+                                     bool fp8, cudaStream_t stream) {
+  return fp8 ? LaunchArranged<Columns::kOfFp8>(args, out, k_padded, stream)
+             : LaunchArranged<Columns::kOf4Bits>(args, out, k_padded, stream);
 }
 
 cudaError_t LaunchSplitActivations(const ActivationArgs& args, void* high, void* low,

@@ -9,12 +9,13 @@ namespace nibble::cuda {
 // out [m, k] binary32.
 cudaError_t LaunchWidenActivations(const ActivationArgs& args, float* out, cudaStream_t stream);
 
-// out [m, k_padded] of x's 16-bit type.
+// out [m, k_padded] of x's 16-bit type; k_padded is a multiple of 8, at most 67 million (of
+// columns, of which blocks y take 1024 each: past that the launch fails as in grid.h).
 cudaError_t LaunchPadActivations(const ActivationArgs& args, void* out, int32_t k_padded,
                                  cudaStream_t stream);
 
 // The same with the columns arranged for wgmma, or for FP8 codes (`fp8`); k_padded is a multiple of
-// 32. Past 67 million columns, of which blocks y take 1024 each, the launch fails as in grid.h.
+// 32.
 cudaError_t LaunchArrangeActivations(const ActivationArgs& args, void* out, int32_t k_padded,
                                      bool fp8, cudaStream_t stream);
 

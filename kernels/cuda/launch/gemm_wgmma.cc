@@ -57,6 +57,7 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int mu
   // would have none (H200, INT4 28672x4096, 112 tiles for 132: 24.6 us against 23.2 at 16 rows,
   // 60.5 against 50.3 at 128).
   const bool share = tiles <= int64_t{multiprocessors} * 2 / 3;
+  if (share && m <= 64 && PlanNarrow(n, multiprocessors)) return;
   whole_tiles = share ? 0 : tiles;
   const int64_t parts = share ? tiles * units / kLeastUnits : tiles;
   blocks = static_cast<int>(std::clamp<int64_t>(parts, 1, multiprocessors));
@@ -81,6 +82,18 @@ WgmmaPlan WgmmaPlan::InChains(int64_t m, int64_t n, int chains, int of_half, int
                                  : of_half > 0 ? plan.tiles * kBlocksOfPair
                                                : plan.tiles * chains);
   return plan;
+}
+
+bool WgmmaPlan::PlanNarrow(int64_t n, int multiprocessors) {
+  constexpr int kNarrowGroups = 3;
+  constexpr int64_t kRows = int64_t{kNarrowGroups} * 64;
+  const int64_t narrow = (n + kRows - 1) / kRows;
+  // Fewer run as pairs, but of FP8, which was not measured with so few.
+  const bool paired = (n + kPairRows - 1) / kPairRows * kBlocksOfPair <= multiprocessors;
+  if (paired || narrow > multiprocessors) return false;
+  groups = kNarrowGroups;
+  tiles = whole_tiles = blocks = static_cast<int>(narrow);
+  return true;
 }
 
 double WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {

@@ -34,6 +34,9 @@ struct WgmmaPlan {
 
  private:
   WgmmaPlan() = default;
+  // Tiles of three warpgroups, one a multiprocessor, instead of tiles of four that blocks would
+  // share: whether there are so few.
+  bool PlanNarrow(int64_t n, int multiprocessors);
   // Pairs of blocks instead of shared tiles where they take less; the µs of what is taken.
   double PlanPairs(int64_t n, int64_t units, int multiprocessors);
   // Halved tiles of the wide kernel alone, where PlanWide finds too few: one a block.

@@ -37,7 +37,8 @@ cudaError_t LaunchGemvChainTable(const WeightView& view, const GemvArgs& args,
 cudaError_t LaunchGemvChainFp8(const WeightView& view, const GemvArgs& args,
                                const GemvLaunch& launch, cudaStream_t stream);
 
-// Whether x fits LaunchGemvChainFp8, and every block has a multiprocessor.
+// Whether x fits LaunchGemvChainFp8, and every block has a multiprocessor. Blocks with half of x
+// are clusters of two, which the device must run, as it must for pairs of wgmma.
 bool GemvChainFp8RunsAtOnce(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch);
 
 }  // namespace nibble::cuda

@@ -1,10 +1,11 @@
-// The GEMVs of chains of INT4 weights for one type of x: GemvStreamKernel where K is in halves; of
-// one chain GemvRingKernel with products apart where registers hold x, else GemvChainKernel.
-// Included by its launchers alone.
+// The GEMVs of chains of INT4 weights for one type of x: where K is in halves GemvOnceKernel of
+// what it takes, else GemvStreamKernel; of one chain GemvRingKernel with products apart where
+// registers hold x, else GemvChainKernel. Included by its launchers alone.
 #ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_INT4_H_
 #define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_CHAIN_INT4_H_
 
 #include "kernels/cuda/launch/gemv_chain_variants.h"
+#include "kernels/cuda/launch/gemv_once_variants.h"
 #include "kernels/cuda/launch/gemv_ring_variants.h"
 #include "kernels/cuda/launch/gemv_stream_variants.h"
 
@@ -18,7 +19,10 @@ template <class Pairs, class Unit>
 cudaError_t LaunchChainInt4Unit(const WeightView& view, const GemvArgs& args,
                                 const GemvLaunch& launch, cudaStream_t stream) {
   if (launch.of_half > 0) {
-    return LaunchStream<Pairs, HalfWordInt4Unit<Unit>>(view, args, launch, stream);
+    using HalfWords = HalfWordInt4Unit<Unit>;
+    return OnceFits(view, args, launch)
+               ? LaunchOnce<Pairs, InOrderUnit<Unit>>(view, args, launch, stream)
+               : LaunchStream<Pairs, HalfWords>(view, args, launch, stream);
   }
   // Products of four groups a unit do not fit the registers.
   if constexpr (Unit::kScalesPerUnit <= 2) {

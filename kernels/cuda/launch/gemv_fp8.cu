@@ -12,13 +12,13 @@ bool IsFasterInChains(const WeightView& view, const GemvArgs& args, const GemvLa
       !GemvChainFp8RunsAtOnce(view, args, launch)) {
     return false;
   }
-  // 4096x14336, 2 and 8 rows: 16.5 and 18.4, 16.3 and 17.5; of one row 15.5, 16.1. 8192x28672, 4
-  // rows: 64.3, 59.4.
+  // 4096x14336, 2 and 8 rows: 16.6 and 18.3, 15.9 and 17.1; of one row 15.6, 15.7. 8192x28672, 4
+  // rows: 63.5, 57.2.
   if (view.units > kRingHeldUnits) return args.m > 1 && args.m <= 8;
-  // Blocks of two tiles of 16 outputs at once, where the ring's would have one after another.
-  // 4096x4096, 4, 8 and 16 rows: 6.8, 7.7 and 9.9, 6.7, 6.8 and 8.6; by three tiles 6144x4096, 16
-  // rows: 11.6, 11.9.
-  constexpr int kMostTiles = 2;
+  // Blocks of two or three tiles of 16 outputs at once, where the ring's would have one after
+  // another. 4, 8 and 16 rows of 4096x4096: 6.8, 7.7 and 10.1, 6.7, 6.8 and 7.6; 8 and 16 of
+  // 6144x4096: 9.5 and 11.7, 8.8 and 10.0.
+  constexpr int kMostTiles = 3;
   return args.m > 4 && kSlotsWarps / launch.chains <= kMostTiles &&
          Tiles16(view) > launch.multiprocessors;
 }

@@ -4,52 +4,34 @@
 //   1 to 8      of chains of halves of K (launch.of_half):  GemvStreamKernel
 //               K > 4096; tables of at most three tiles
 //               of 16 outputs a multiprocessor; INT4 of at
-//               most two and more than 4 rows
-//               K <= 4096, INT4, a tile of 32 outputs a     GemvOnceKernel
-//               multiprocessor
-//               K <= 4096, others                           GemvRingKernel
+//               most two
+//   1 to 4      of those, INT4 of K <= 4096, four chains a  GemvOnceKernel
+//               half
+//   1 to 8      others, K <= 4096                           GemvRingKernel
 //               others                                      GemvSlotsKernel
 //   9 to 16     K <= 4096, INT4                             GemvSpreadHeldKernel
 //               K <= 4096, tables, beside which x of 16     GemvSlotsKernel
 //               rows does not fit
 //               others                                      GemvSpreadKernel
 //
-// All but GemvStreamKernel divide K among 16 warps alike and add in one order: a row's bits are the
-// same in each. Weights that GemvStreamKernel may take come here only where bits may depend on the
-// number of rows (core::HasChainKernels).
+// All but GemvStreamKernel and GemvOnceKernel divide K among 16 warps alike and add in one order: a
+// row's bits are the same in each; those two have the bits of each other. Weights that they may
+// take come here only where bits may depend on the number of rows (core::HasChainKernels).
 #ifndef NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
 #define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_SLOTS_VARIANTS_H_
 
 #include <algorithm>
 
-#include "kernels/cuda/device/gemv_once.cuh"
 #include "kernels/cuda/device/gemv_slots.cuh"
 #include "kernels/cuda/launch/dependent_launch.h"
 #include "kernels/cuda/launch/gemv.h"
+#include "kernels/cuda/launch/gemv_once_variants.h"
 #include "kernels/cuda/launch/gemv_ring_variants.h"
 #include "kernels/cuda/launch/gemv_shared.h"
 #include "kernels/cuda/launch/gemv_spread_variants.h"
 #include "kernels/cuda/launch/gemv_stream_variants.h"
 
 namespace nibble::cuda {
-
-// At most kOnceRounds * kSlotsWarps units of K and a tile a multiprocessor.
-template <class Pairs, class Unit>
-cudaError_t LaunchOnce(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
-                       cudaStream_t stream) {
-  OnceArgs places;
-  places.x_at = kSlotsWarps * OnceShape::kSlots * SlotOf<Unit>::kBytes;
-  places.x_units = (view.units + kSlotsWarps - 1) / kSlotsWarps;
-  // Eight lanes of a load touch two rows, where there are two.
-  places.x_row_bytes = kUnitXBytes + (args.m > 1 ? kSharedRowSkew : 0);
-  const int bytes = places.x_at + kSlotsWarps * places.x_units * args.m * places.x_row_bytes;
-  const auto kernel = GemvOnceKernel<Pairs, Unit>;
-  const cudaError_t error = AllowAllShared(kernel);
-  if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, dim3(static_cast<unsigned>(launch.multiprocessors)),
-                         dim3(kSlotsThreads), static_cast<size_t>(bytes), stream, view, args,
-                         places);
-}
 
 template <class Pairs, class Unit, class Shape, bool kReload>
 cudaError_t LaunchSlots(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch,
@@ -70,25 +52,19 @@ cudaError_t LaunchSlots(const WeightView& view, const GemvArgs& args, const Gemv
                          static_cast<size_t>(bytes), stream, view, args, places);
 }
 
-// Whether GemvStreamKernel is the fastest of 1 to 8 rows.
+// Whether GemvStreamKernel, or GemvOnceKernel where it takes them, is the fastest of 1 to 8 rows.
 template <class Unit>
-bool IsStreamed(const WeightView& view, const GemvArgs& args, const GemvLaunch& launch) {
+bool IsStreamed(const WeightView& view, const GemvLaunch& launch) {
+  constexpr int kMostTiles = Unit::kTableBytes > 0 ? 3 : 2;  // of a multiprocessor
   if (launch.of_half == 0) return false;
-  if (view.units > kRingHeldUnits) return true;
-  const auto tiles_at_most = [&](int count) {
-    return Tiles16(view) <= count * launch.multiprocessors;
-  };
-  if constexpr (Unit::kTableBytes > 0) return tiles_at_most(3);
-  return tiles_at_most(2) && args.m > 4;
+  return view.units > kRingHeldUnits || Tiles16(view) <= kMostTiles * launch.multiprocessors;
 }
 
-// RingUnit: for the ring and GemvStreamKernel, Unit for the other kernels.
+// RingUnit: for the ring, GemvStreamKernel and GemvOnceKernel, Unit for the other kernels.
 template <class Pairs, class RingUnit, class Unit = RingUnit>
 cudaError_t LaunchFourBitUnits(const WeightView& view, const GemvArgs& args,
                                const GemvLaunch& launch, cudaStream_t stream) {
   const bool held = view.units <= kRingHeldUnits;
-  static_assert(kRingHeldUnits == kOnceRounds * kSlotsWarps);
-  const bool one_tile = SlotsTiles<OnceShape>(view) <= launch.multiprocessors;
   if (args.m > 8) {
     if (!held) {
       return LaunchSpread<Pairs, Unit, SlotsShape<2, 2, 4, 1>>(view, args, launch, stream);
@@ -99,18 +75,22 @@ cudaError_t LaunchFourBitUnits(const WeightView& view, const GemvArgs& args,
       return LaunchSlots<Pairs, Unit, SlotsShape<2, 2, 6, 2>, false>(view, args, launch, stream);
     }
   }
-  if (IsStreamed<Unit>(view, args, launch)) {
+  if (IsStreamed<Unit>(view, launch)) {
+    if constexpr (Unit::kTableBytes == 0) {
+      if (OnceFits(view, args, launch)) {
+        return LaunchOnce<Pairs, RingUnit>(view, args, launch, stream);
+      }
+    }
     return LaunchStream<Pairs, RingUnit>(view, args, launch, stream);
   }
   if (held) {
-    if constexpr (Unit::kTableBytes == 0) {
-      if (one_tile) return LaunchOnce<Pairs, Unit>(view, args, launch, stream);
-    }
     return LaunchRing<Pairs, RingUnit, RingShape<1, 2, 16, 2>>(view, args, launch, stream);
   }
   // x is worth holding for the next tile.
+  using Shape = SlotsShape<1, 2, 6, 4>;
+  const bool one_tile = SlotsTiles<Shape>(view) <= launch.multiprocessors;
   if (!one_tile && view.units <= 2 * kRingHeldUnits) {
-    return LaunchSlots<Pairs, Unit, SlotsShape<1, 2, 6, 4>, false>(view, args, launch, stream);
+    return LaunchSlots<Pairs, Unit, Shape, false>(view, args, launch, stream);
   }
   return LaunchSlots<Pairs, Unit, SlotsShape<1, 2, 6, 2>, true>(view, args, launch, stream);
 }

@@ -3,28 +3,13 @@
 #define NIBBLE_KERNELS_CUDA_LAUNCH_GEMV_STREAM_VARIANTS_H_
 
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/cuda/device/gemv_stream.cuh"
-#include "kernels/cuda/device/half_words.cuh"
 #include "kernels/cuda/launch/dependent_launch.h"
 #include "kernels/cuda/launch/gemv.h"
 #include "kernels/cuda/launch/gemv_shared.h"
 
 namespace nibble::cuda {
-
-// Bytes between rows of a part of x: the rows that a turn of a load touches, four of 8 bytes a lane
-// or two of 16, lie in banks of their own. Up to 4 rows the copies count for more, which are faster
-// where a row lies alike in 128 bytes on both sides (H200, INT4 4096x14336, 4 rows: 9.3 us against
-// 10.1), but not beside lookups.
-template <class Unit>
-int StreamRowSkew(int m) {
-  constexpr bool kHalfWords = std::is_same_v<typename Unit::Inputs, HalfWordInputs>;
-  constexpr int kAlike = 128;
-  if (m == 1) return 0;
-  if (kHalfWords) return 32;
-  return Unit::kTableBytes == 0 && m <= 4 ? kAlike : 64;
-}
 
 // The stages of a half and the units of each chain in a part of x: kUnits of them, or fewer where
 // not three parts would fit.
@@ -36,13 +21,12 @@ void DivideStreamedX(const WeightView& view, int m, int of_half, StreamArgs& pla
   constexpr int kMostOfHalf = 4;
   constexpr int kRoom =
       (kBlockSharedBytes - Unit::kTableBytes - kSlotsWarps * StreamSlots<Unit>::kBytes) / 2;
-  constexpr int kMostSkew = 64;  // of so many rows
-  static_assert(kRoom >= kLeastStages * kMostRows * (kMostOfHalf * kUnitXBytes + kMostSkew));
+  static_assert(kRoom >= kLeastStages * kMostRows * kMostOfHalf * kUnitXBytes);
   const int units = (view.units + 1) / 2;
   for (places.chain_units = kUnits;; --places.chain_units) {
     const int part = places.chain_units * of_half;
     const int parts = (units + part - 1) / part;
-    places.x_row_bytes = part * kUnitXBytes + StreamRowSkew<Unit>(m);
+    places.x_row_bytes = part * kUnitXBytes;
     places.stage_bytes = m * places.x_row_bytes;
     places.stages = std::min({parts, kStreamStages, kRoom / places.stage_bytes});
     if (places.stages >= std::min(kLeastStages, parts) || places.chain_units == 1) return;
@@ -59,7 +43,7 @@ cudaError_t LaunchStream(const WeightView& view, const GemvArgs& args, const Gem
   places.tiles = std::min(kSlotsWarps / launch.chains,
                           (tiles + launch.multiprocessors - 1) / launch.multiprocessors);
   const int warps = places.tiles * launch.chains;
-  places.x_at = Unit::kTableBytes + warps * StreamSlots<Unit>::kBytes;
+  places.x_at = (Unit::kTableBytes + warps * StreamSlots<Unit>::kBytes + 127) / 128 * 128;
   DivideStreamedX<Unit>(view, args.m, launch.of_half, places);
   const int bytes =
       std::max(places.x_at + 2 * places.stages * places.stage_bytes, kStreamAloneBytes);

@@ -44,7 +44,9 @@ cudaError_t LaunchScaledUnit(const WeightView& view, const WgmmaPlan& plan,
   }
   if constexpr (Unit::kTableBytes > 0) {
     if (plan.columns == 64) {
-      return LaunchScaledShape<Unit, WgmmaShape<64, 4, true>>(view, plan, launch, stream);
+      return WithGroups<64, true>(plan, [&](auto shape) {
+        return LaunchScaledShape<Unit, decltype(shape)>(view, plan, launch, stream);
+      });
     }
   }
   return LaunchScaledShape<Unit, WgmmaShape<128, 4, true>>(view, plan, launch, stream);

@@ -20,12 +20,13 @@ cudaError_t LaunchShape(const WeightView& view, const WgmmaPlan& plan, const Wgm
 template <class Unit>
 cudaError_t LaunchUnit(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch,
                        cudaStream_t stream) {
-  if (plan.columns == 16) return LaunchShape<Unit, WgmmaShape<16, 4>>(view, plan, launch, stream);
-  if (plan.columns == 32) return LaunchShape<Unit, WgmmaShape<32, 4>>(view, plan, launch, stream);
+  const auto run = [&](auto shape) {
+    return LaunchShape<Unit, decltype(shape)>(view, plan, launch, stream);
+  };
+  if (plan.columns == 16) return WithGroups<16, false>(plan, run);
+  if (plan.columns == 32) return WithGroups<32, false>(plan, run);
   // Of table formats these are scaled.
-  if constexpr (Unit::kTableBytes == 0) {
-    return LaunchShape<Unit, WgmmaShape<64, 4>>(view, plan, launch, stream);
-  }
+  if constexpr (Unit::kTableBytes == 0) return WithGroups<64, false>(plan, run);
   return cudaErrorInvalidValue;
 }
 

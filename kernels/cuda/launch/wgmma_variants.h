@@ -163,6 +163,13 @@ cudaError_t LaunchWgmma(const WeightView& view, const WgmmaPlan& plan, const Wgm
   return error == cudaSuccess ? LaunchAddShares<Shape>(view, plan, args, stream) : error;
 }
 
+// run(shape) of the plan's warpgroups, of up to 64 rows of x.
+template <int kColumns, bool kScaled, class Run>
+cudaError_t WithGroups(const WgmmaPlan& plan, Run run) {
+  return plan.groups == 3 ? run(WgmmaShape<kColumns, 3, kScaled>{})
+                          : run(WgmmaShape<kColumns, 4, kScaled>{});
+}
+
 template <class Pairs, class Unit>
 cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
                              const WgmmaLaunch& launch, cudaStream_t stream) {
@@ -175,11 +182,11 @@ cudaError_t LaunchWgmmaUnits(const WeightView& view, const WgmmaPlan& plan,
   constexpr bool kF16 = std::is_same_v<Pairs, F16Pairs>;
   switch (plan.columns) {
     case 16:
-      return run(WgmmaShape<16, 4, kPlain>{});
+      return WithGroups<16, kPlain>(plan, run);
     case 32:
-      return run(WgmmaShape<32, 4, kPlain>{});
+      return WithGroups<32, kPlain>(plan, run);
     case 64:
-      return run(WgmmaShape<64, 4, kPlain>{});
+      return WithGroups<64, kPlain>(plan, run);
     default:
       if constexpr (kPlain) return run(WgmmaShape<128, 4, true>{});
       if constexpr (!kPlain && kF16) return run(WgmmaShape<128, 2>{});
