@@ -7,19 +7,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/kernels/core/problems.h"
 
 namespace nibble {
 namespace {
 
 using ::testing::HasSubstr;
-
-WeightSpec Spec(Format format, int64_t n, int64_t k) {
-  WeightSpec spec;
-  spec.format = format;
-  spec.n = n;
-  spec.k = k;
-  return spec;
-}
 
 WeightGeometry Geometry(const WeightSpec& spec) {
   const auto geometry = GeometryOf(spec);

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/kernels/core/problems.h"
 
 namespace nibble {
 namespace {
@@ -23,29 +24,6 @@ DeviceInfo Device(BackendKind kind) {
   DeviceInfo device;
   device.kind = kind;
   return device;
-}
-
-WeightSpec Spec(Format format, int64_t n, int64_t k) {
-  WeightSpec spec;
-  spec.format = format;
-  spec.n = n;
-  spec.k = k;
-  return spec;
-}
-
-Problem Matmul(const WeightSpec& weight, int64_t m) {
-  Problem problem;
-  problem.weight = weight;
-  problem.m = m;
-  return problem;
-}
-
-Problem RowOp(Op op, int64_t m, int64_t d) {
-  Problem problem;
-  problem.op = op;
-  problem.m = m;
-  problem.d = d;
-  return problem;
 }
 
 TEST(Select, IsTotalPureAndNamed) {

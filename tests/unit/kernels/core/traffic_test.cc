@@ -4,32 +4,10 @@
 
 #include "gtest/gtest.h"
 #include "nibble/selector.h"
+#include "tests/unit/kernels/core/problems.h"
 
 namespace nibble {
 namespace {
-
-WeightSpec Spec(Format format, int64_t n, int64_t k) {
-  WeightSpec spec;
-  spec.format = format;
-  spec.n = n;
-  spec.k = k;
-  return spec;
-}
-
-Problem Matmul(const WeightSpec& weight, int64_t m) {
-  Problem problem;
-  problem.weight = weight;
-  problem.m = m;
-  return problem;
-}
-
-Problem RowOp(Op op, int64_t m, int64_t d) {
-  Problem problem;
-  problem.op = op;
-  problem.m = m;
-  problem.d = d;
-  return problem;
-}
 
 void ExpectTraffic(const Problem& problem, uint64_t read_bytes, uint64_t written_bytes) {
   const Traffic traffic = TrafficOf(problem);
