@@ -21,6 +21,28 @@ __device__ inline uint32_t Kept(uint32_t value) {
   return value;
 }
 
+// The same of an address of 64 bits.
+template <class T>
+__device__ inline T* KeptPointer(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
+
+// A load that keeps its place among the waits; any value unless `there`.
+__device__ inline uint4 LoadGlobal16BytesIf(bool there, const void* from) {
+  uint4 v;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %5, 0;\n"
+      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(from), "r"(static_cast<uint32_t>(there))
+      : "memory");
+  return v;
+}
+
 // Loads of shared memory that keep their place among the barriers.
 __device__ inline uint4 LoadShared16Bytes(uint32_t from) {
   uint4 v;

@@ -50,8 +50,8 @@ template <class Inputs, int kColumns, bool kSwizzled>
 struct ChainFragments {
   uint32_t rows_at[kColumns];
   __device__ uint4 Part(int column, int i) const {
-    const auto place = [&](int at) {  // of Inputs: a multiple of 32
-      return kSwizzled ? (rows_at[column] ^ (at & 96)) + (at & ~127) : rows_at[column] + at;
+    const auto place = [&](int at) {
+      return kSwizzled ? SwizzledPlace(rows_at[column], at) : rows_at[column] + at;
     };
     return Inputs::Part([&](int at) { return LoadShared16Bytes(place(at)); },
                         [&](int at) { return LoadShared8Bytes(place(at)); }, i);

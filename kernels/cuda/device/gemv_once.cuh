@@ -54,21 +54,6 @@ inline constexpr bool kTakesInOrder = false;
 template <class Unit>
 inline constexpr bool kTakesInOrder<InOrderUnit<Unit>> = true;
 
-// Any value unless `there`.
-__device__ inline uint4 LoadGlobal16BytesIf(bool there, const void* from) {
-  uint4 v;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.u32 p, %5, 0;\n"
-      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-      "}"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(from), "r"(static_cast<uint32_t>(there))
-      : "memory");
-  return v;
-}
-
 // A lane's part of the x of a chain: 16 bytes of each row, of one of the two units that its warp
 // copies. Through registers: a group of copies would come behind those of all weights.
 template <class Unit>

@@ -6,18 +6,12 @@
 #include "kernels/cuda/device/gemv_slots.cuh"
 #include "kernels/cuda/device/half_words.cuh"
 #include "kernels/cuda/device/output_factors.cuh"
+#include "kernels/cuda/device/shared_fragments.cuh"
 
 namespace nibble::cuda {
 
 inline constexpr int kStreamSlots = 2;                  // of a warp
 inline constexpr int kStreamSumsPitch = kUnitRows + 4;  // floats from a row of x to the next
-
-// A 64-bit address as something the compiler keeps, as Kept does.
-template <class T>
-__device__ inline const T* KeptPointer(const T* pointer) {
-  asm volatile("" : "+l"(pointer));
-  return pointer;
-}
 
 // Meets other warps, `threads` threads in all, or lets them know alone.
 __device__ inline void MeetWarps(int barrier, int threads) {
@@ -154,8 +148,7 @@ struct StreamedX {
   }
   __device__ void Load(uint32_t at) {
     if (!is_there) return;
-    // Offsets of Inputs are multiples of 32.
-    const auto place = [at](int offset) { return (at ^ (offset & 96)) + (offset & ~127); };
+    const auto place = [at](int offset) { return SwizzledPlace(at, offset); };
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       parts[i] = Unit::Inputs::Part([&](int offset) { return LoadShared16Bytes(place(offset)); },

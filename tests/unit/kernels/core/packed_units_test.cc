@@ -6,17 +6,12 @@
 
 #include "fmt/format.h"
 #include "gtest/gtest.h"
+#include "tests/unit/kernels/core/problems.h"
 
 namespace nibble::core {
 namespace {
 
-Chains ChainsFor(Format format, int64_t n, int64_t k) {
-  WeightSpec spec;
-  spec.format = format;
-  spec.n = n;
-  spec.k = k;
-  return ChainsOf(spec);
-}
+Chains ChainsFor(Format format, int64_t n, int64_t k) { return ChainsOf(Spec(format, n, k)); }
 
 TEST(ChainsOf, FourBitsInHalvesWhilePairsOfBlocksTakeAllOutputsAtOnce) {
   constexpr struct {
@@ -46,10 +41,7 @@ TEST(ChainsOf, Fp8InEqualPartsOfFourUnitsAtLeast) {
 }
 
 WeightSpec FourBits(Format format, int64_t n, int64_t k) {
-  WeightSpec spec;
-  spec.format = format;
-  spec.n = n;
-  spec.k = k;
+  WeightSpec spec = Spec(format, n, k);
   spec.group_size = 128;
   spec.scale_dtype = format == Format::kInt4 ? DType::kBF16 : DType::kF32;
   return spec;
@@ -156,13 +148,10 @@ TEST(CudaKernelFits, RowsOfFp8WhileXFitsOneBlockOrHalvesOfItTwo) {
       {4096, 200000, 0},
   };
   for (const auto& [n, k, rows] : kCases) {
-    Problem problem;
-    problem.weight.format = Format::kFP8;
-    problem.weight.n = n;
-    problem.weight.k = k;
-    for (problem.m = 1; problem.m <= 20; ++problem.m) {
-      EXPECT_EQ(CudaKernelFits(problem, "cuda_gemv_chain", kHopper), problem.m <= rows)
-          << n << "x" << k << ", " << problem.m;
+    for (int64_t m = 1; m <= 20; ++m) {
+      const Problem problem = Matmul(Spec(Format::kFP8, n, k), m);
+      EXPECT_EQ(CudaKernelFits(problem, "cuda_gemv_chain", kHopper), m <= rows)
+          << n << "x" << k << ", " << m;
     }
   }
 }
