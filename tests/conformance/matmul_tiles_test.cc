@@ -174,11 +174,16 @@ TEST_P(MatmulTilesTest, RowsApart) {
   Compare(1000, 1024, {33});
 }
 
-// Pairs of blocks of 64, 128 and 256 outputs, rings that are used several times.
+// Pairs of blocks of 64, 128 and 256 outputs, rings that are used several times, whole turns and
+// parts of one, fewer units of K than warpgroups.
 TEST_P(MatmulTilesTest, Pairs) {
-  Compare(1000, 4096, {17, 33, 65, 128});
-  Compare(4230, 2176, {16, 65, 128});
-  Compare(8460, 1152, {33, 66, 128});
+  Compare(1000, 4096, {16, 17, 33, 65, 128});
+  Compare(1000, 6400, {9, 32, 64});
+  Compare(1000, 256, {16, 17, 33});
+  Compare(4230, 2176, {16, 17, 33, 65, 128});
+  Compare(4230, 4992, {16, 32});
+  Compare(8460, 2944, {16, 64});
+  Compare(8460, 1152, {9, 17, 33, 66, 128});
   Compare(4096, 3712, {256});
 }
 

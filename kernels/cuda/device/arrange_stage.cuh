@@ -1,4 +1,5 @@
-// x of a stage of wgmma_stages.cuh in the order in which wgmma meets the codes of a unit of INT4.
+// x of a stage, of wgmma_stages.cuh or cluster_rings.cuh, in the order in which wgmma meets the
+// codes of a unit of INT4.
 // The copy engine brings x as it lies in memory; warps beside the producing thread change it in
 // place, 8 rows of 64 inputs at a time, where a kernel before (the one that arranges x for the
 // other formats and loops) reads and writes all of x while this one waits.
@@ -40,8 +41,31 @@ class StageArrangement {
     }
     FenceAsyncProxy();  // wgmma reads it
   }
+  // All of them by one warp, two eights at a time: what a lane loads of the second does not wait
+  // for what it stores of the first.
+  template <int kRows>
+  __device__ void ArrangeAll(uint32_t at) const {
+    const uint32_t from = at + from_;
+    const uint32_t to = at + to_;
+#pragma unroll
+    for (int part = 0; part < 2 * kRows / kArrangedRows; part += 2) {
+      ArrangeTwo(from + part * kArrangedBytes, to + part * kArrangedBytes);
+    }
+    FenceAsyncProxy();  // wgmma reads it
+  }
 
  private:
+  __device__ static void ArrangeTwo(uint32_t from, uint32_t to) {
+    const uint4 first = LoadSharedMatrices(from);
+    const uint4 second = LoadSharedMatrices(from ^ 64);
+    const uint4 third = LoadSharedMatrices(from + kArrangedBytes);
+    const uint4 fourth = LoadSharedMatrices((from ^ 64) + kArrangedBytes);
+    __syncwarp();
+    StoreShared16Bytes(to, first);
+    StoreShared16Bytes(to ^ 64, second);
+    StoreShared16Bytes(to + kArrangedBytes, third);
+    StoreShared16Bytes((to ^ 64) + kArrangedBytes, fourth);
+  }
   __device__ void ArrangeRows(uint32_t at) const {
     // Of four matrices of 8 rows and 16 bytes a lane gets a word each: what it stores.
     const uint4 first = LoadSharedMatrices(at + from_);

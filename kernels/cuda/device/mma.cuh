@@ -71,33 +71,35 @@ struct Int4Zero {
   uint32_t high;  // for those at bits 4..7
 };
 
-// INT4: pairs[p] = inputs 2p, 2p + 1 of a word as (q - zero) * kScale, exact.
+// INT4: pairs[p] = inputs 2p, 2p + 1 of a word as (q - zero) / kUnscale, exact.
 template <class Pairs>
 struct Int4Words;
 
-// The nibble becomes the low mantissa bits of 128, or a subnormal that one product brings to q / 4:
-// nine instructions for eight values.
+// Pairs of nibbles, as they are masked, are subnormals of BF16, or numbers of the lowest exponent:
+// one product brings them to q / 64, and -zero / 64 is the same for nibbles at either place. Nine
+// instructions for eight values, none with three registers of sources: beside a wgmma of 128
+// columns such take longer than two of two sources (kernels/README.md).
 template <>
 struct Int4Words<BF16Pairs> {
-  static constexpr float kUnscale = 4.0f;
-  static constexpr Int4Zero kSymmetric = {0xC208C208u, 0xC000C000u};  // -34, -2
-  // The zero point is byte kByte of `zeros`: it becomes 128 + zero in both halves, exact.
+  static constexpr float kUnscale = 64.0f;
+  static constexpr Int4Zero kSymmetric = {0xBE00BE00u, 0xBE00BE00u};  // -8 / 64
+  // The zero point is byte kByte of `zeros`: by way of 128 + zero it becomes -zero / 64, exact.
   template <int kByte>
   __device__ static Int4Zero Zero(uint32_t zeros) {
     const uint32_t biased = __byte_perm(zeros, 0x43u, 0x4040u + kByte * 0x0101u);
-    return {BF16Pairs::Fma(biased, 0xBE80BE80u, 0x80008000u),
-            BF16Pairs::Fma(biased, 0xBE80BE80u, 0x42004200u)};
+    const uint32_t zero = BF16Pairs::Fma(biased, 0xBC80BC80u, 0x40004000u);  // / -64, + 2
+    return {zero, zero};
   }
   // The pair in the lowest nibbles of both half words.
   __device__ static uint32_t Lowest(uint32_t word, uint32_t low_zero) {
-    return BF16Pairs::Fma(AndOr(word, 0x000F000Fu, 0x43004300u), 0x3E803E80u, low_zero);
+    return BF16Pairs::Fma(word & 0x000F000Fu, 0x7F007F00u, low_zero);  // 2^127
   }
   __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
     const uint32_t upper = word >> 8;
     pairs[0] = Lowest(word, zero.low);
-    pairs[1] = BF16Pairs::Fma(word & 0x00F000F0u, 0x7F007F00u, zero.high);
+    pairs[1] = BF16Pairs::Fma(word & 0x00F000F0u, 0x7D007D00u, zero.high);  // 2^123
     pairs[2] = Lowest(upper, zero.low);
-    pairs[3] = BF16Pairs::Fma(upper & 0x00F000F0u, 0x7F007F00u, zero.high);
+    pairs[3] = BF16Pairs::Fma(upper & 0x00F000F0u, 0x7D007D00u, zero.high);
   }
 };
 

@@ -8,7 +8,8 @@
 
 namespace nibble::cuda {
 
-// Units of K of a turn of gemm_wgmma_turns.cuh, each a stage of the ring.
+// Units of K of a turn of gemm_wgmma_turns.cuh, and of each warpgroup in a turn of
+// gemm_wgmma_cluster_turns.cuh, each a stage of the ring.
 inline constexpr int kTurnUnits = 4;
 
 // What the copies of a stage take: boxes of one unit of K of a block's rows.

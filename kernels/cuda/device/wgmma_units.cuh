@@ -11,30 +11,6 @@ namespace nibble::cuda {
 // The type of scales of 16 bits: known, or told apart at run time.
 enum class HalfScales { kBF16, kF16, kEither };
 
-// Pairs of nibbles, as they are masked, are subnormals of BF16, or numbers of the lowest exponent:
-// one product brings them to q / 64, and `zero` is -zero / 64 for nibbles at either place. Exact.
-struct SmallInt4 {
-  static constexpr float kUnscale = 64.0f;
-  static constexpr uint32_t kSymmetric = 0xBE00BE00u;  // -8 / 64
-
-  // Of the zero point in byte kByte of `raw`, in both halves.
-  template <int kByte>
-  __device__ static uint32_t Zero(uint32_t raw) {
-    const uint32_t biased = __byte_perm(raw, 0x43u, 0x4040u + kByte * 0x0101u);  // 128 + zero
-    return BF16Pairs::Fma(biased, 0xBC80BC80u, 0x40004000u);                     // / -64, + 2
-  }
-  __device__ static uint32_t Lowest(uint32_t word, uint32_t zero) {
-    return BF16Pairs::Fma(word & 0x000F000Fu, 0x7F007F00u, zero);  // 2^127
-  }
-  __device__ static void Decode(uint32_t word, uint32_t zero, uint32_t (&pairs)[4]) {
-    const uint32_t upper = word >> 8;
-    pairs[0] = Lowest(word, zero);
-    pairs[1] = BF16Pairs::Fma(word & 0x00F000F0u, 0x7D007D00u, zero);  // 2^123
-    pairs[2] = Lowest(upper, zero);
-    pairs[3] = BF16Pairs::Fma(upper & 0x00F000F0u, 0x7D007D00u, zero);
-  }
-};
-
 // Entries of the table of pairs (TableUnit) by loads that keep their place: moved among
 // multiplications they would take registers of these.
 __device__ inline uint32_t LookUp(uint32_t table, uint32_t word, uint32_t select) {
@@ -50,7 +26,8 @@ template <bool kZeroPoints, HalfScales kScaleType>
 struct TurnInt4Unit {
   static constexpr bool kBoxed = false;
   static constexpr int kScalesPerUnit = 1;
-  static constexpr float kUnscale = SmallInt4::kUnscale;
+  using Words = Int4Words<BF16Pairs>;
+  static constexpr float kUnscale = Words::kUnscale;
   static constexpr int kTableBytes = 0;
   static constexpr int kCodeBytes = 1024;
   static constexpr int kScaleBytes = kUnitRows * 2;
@@ -58,17 +35,20 @@ struct TurnInt4Unit {
   static constexpr int kZeroBytes = kZeroPoints ? kUnitRows : 0;
   uint4 words[2];
   uint32_t scales;
-  uint32_t zeros[2] = {SmallInt4::kSymmetric, SmallInt4::kSymmetric};
+  Int4Zero zeros[2] = {Words::kSymmetric, Words::kSymmetric};
 
   __device__ static int CodesOffset(int lane) { return lane * 16; }
   __device__ static void FillTable(const WeightView&, uint32_t*, int) {}
   __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
     words[0] = LoadShared16Bytes(codes);
+    LoadFactors(scale_bytes, zero_bytes);
+  }
+  __device__ void LoadFactors(uint32_t scale_bytes, uint32_t zero_bytes) {
     scales = LoadShared4Bytes(scale_bytes);
     if constexpr (kZeroPoints) {
       const uint32_t raw = LoadShared2Bytes(zero_bytes);
-      zeros[0] = SmallInt4::Zero<0>(raw);
-      zeros[1] = SmallInt4::Zero<1>(raw);
+      zeros[0] = Words::Zero<0>(raw);
+      zeros[1] = Words::Zero<1>(raw);
     }
   }
   __device__ void LoadSecond(uint32_t codes) { words[1] = LoadShared16Bytes(codes + 512); }
@@ -81,8 +61,36 @@ struct TurnInt4Unit {
   }
   __device__ void Decode(uint32_t, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
     const uint4& half = words[i / 2];
-    SmallInt4::Decode(i % 2 == 0 ? half.x : half.z, zeros[0], low);
-    SmallInt4::Decode(i % 2 == 0 ? half.y : half.w, zeros[1], high);
+    Words::Decode(i % 2 == 0 ? half.x : half.z, zeros[0], low);
+    Words::Decode(i % 2 == 0 ? half.y : half.w, zeros[1], high);
+  }
+};
+
+// The same for x as it lies in memory (quad_units.cuh): half a unit's words at a time.
+template <bool kZeroPoints, HalfScales kScaleType>
+struct TurnQuadInt4Unit : TurnInt4Unit<kZeroPoints, kScaleType> {
+  using Words = Int4Words<BF16Pairs>;
+  uint4 quads[4];
+
+  __device__ static int CodesOffset(int lane) { return lane / 4 * 64; }
+  __device__ void LoadHalf(uint32_t codes) {
+#pragma unroll
+    for (int q = 0; q < 4; ++q) quads[q] = LoadShared16Bytes(codes + q * 16);
+  }
+  __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
+    LoadHalf(codes);
+    this->LoadFactors(scale_bytes, zero_bytes);
+  }
+  __device__ void LoadSecond(uint32_t codes) { LoadHalf(codes + 512); }
+  __device__ void Decode(uint32_t, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
+    const int nibble = threadIdx.x % 4 * 4;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const uint32_t of_low = i % 2 == 0 ? quads[q].x : quads[q].z;
+      const uint32_t of_high = i % 2 == 0 ? quads[q].y : quads[q].w;
+      low[q] = Words::Lowest(of_low >> nibble, this->zeros[0].low);
+      high[q] = Words::Lowest(of_high >> nibble, this->zeros[1].low);
+    }
   }
 };
 
@@ -105,11 +113,12 @@ struct TurnTableUnit : RingTableUnit<BF16Pairs, 1, 256> {
 // that are scaled before they are multiplied.
 template <bool kZeroPoints_, HalfScales kScaleType>
 struct Int4Factors {
-  static constexpr float kUnscale = SmallInt4::kUnscale;
+  using Words = Int4Words<BF16Pairs>;
+  static constexpr float kUnscale = Words::kUnscale;
   static constexpr bool kZeroPoints = kZeroPoints_;
   static constexpr int kScaleSize = 2;  // bytes
   uint32_t scales[2];
-  uint32_t zeros[2] = {SmallInt4::kSymmetric, SmallInt4::kSymmetric};
+  Int4Zero zeros[2] = {Words::kSymmetric, Words::kSymmetric};
 
   // Of a group of the lane's rows, counted from these addresses on. bf16: the type, of kEither.
   __device__ void LoadGroup(bool bf16, uint32_t scale_bytes, uint32_t zero_bytes, int group) {
@@ -121,16 +130,16 @@ struct Int4Factors {
     scales[1] = as_they_are ? __byte_perm(raw, 0, 0x3232) : BF16Pairs::Splat(widened.y);
     if constexpr (kZeroPoints) {
       const uint32_t raw_zeros = LoadShared2Bytes(zero_bytes + group * kUnitRows);
-      zeros[0] = SmallInt4::Zero<0>(raw_zeros);
-      zeros[1] = SmallInt4::Zero<1>(raw_zeros);
+      zeros[0] = Words::Zero<0>(raw_zeros);
+      zeros[1] = Words::Zero<1>(raw_zeros);
     }
   }
   // Eight inputs of row 0 or 1, not scaled yet; and the pair in a word's lowest nibbles.
   __device__ void Values(uint32_t, uint32_t word, int row, uint32_t (&pairs)[4]) const {
-    SmallInt4::Decode(word, zeros[row], pairs);
+    Words::Decode(word, zeros[row], pairs);
   }
   __device__ uint32_t Pair(uint32_t, uint32_t word, int row) const {
-    return SmallInt4::Lowest(word >> (threadIdx.x % 4 * 4), zeros[row]);
+    return Words::Lowest(word >> (threadIdx.x % 4 * 4), zeros[row].low);
   }
 };
 

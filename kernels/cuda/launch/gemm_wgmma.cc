@@ -172,22 +172,23 @@ bool WgmmaPlan::PlanWide(int64_t m, int64_t n, int multiprocessors) {
 }
 
 WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch) {
-  // The other loops are written for BF16 x: scaled weights of F16 would overflow. Their values of
-  // codes are not those of the GEMV, times a power of two.
-  if (launch.f16 || plan.chains) return WgmmaLoop::kGeneral;
+  // The other loops are written for BF16 x: scaled weights of F16 would overflow.
+  if (launch.f16) return WgmmaLoop::kGeneral;
+  // Units with one scale: of tiles whose K is whole turns, of pairs of INT4. H200, NF4 28672x4096,
+  // 64 rows: 33.5 us scaled, 35.3 in turns.
   const bool table = view.codes_kind == Codes::kTable;
+  const bool wide_table = table && plan.columns == 64;
+  const bool whole_turns = plan.SharedTiles() == 0 && view.units % kTurnUnits == 0;
+  const bool takes_turns = plan.pair_outputs > 0 ? !table : !wide_table && whole_turns;
+  if (plan.columns <= 64 && launch.scales_per_unit == 1 && takes_turns) return WgmmaLoop::kTurns;
+  // Scaled weights are not those of the GEMV.
+  if (plan.chains) return WgmmaLoop::kGeneral;
   // Totals beside sums of so many rows take more registers than there are, but for pairs with 64
   // outputs, whose two warpgroups have them.
   if (plan.columns > 64) {
     return plan.pair_outputs == 64 ? WgmmaLoop::kGeneral : WgmmaLoop::kScaled;
   }
-  if (plan.pair_outputs > 0) return WgmmaLoop::kGeneral;
-  // H200, NF4 28672x4096, 64 rows: 33.5 us scaled, 35.3 in turns.
-  if (table && plan.columns == 64) return WgmmaLoop::kScaled;
-  // Tiles whose K is whole turns, of units with one scale.
-  const bool turns =
-      launch.scales_per_unit == 1 && plan.SharedTiles() == 0 && view.units % kTurnUnits == 0;
-  return turns ? WgmmaLoop::kTurns : WgmmaLoop::kGeneral;
+  return wide_table && plan.pair_outputs == 0 ? WgmmaLoop::kScaled : WgmmaLoop::kGeneral;
 }
 
 bool TakesArranged(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch) {

@@ -62,7 +62,7 @@ struct WgmmaLaunch {
 // The loops of the wgmma kernels over 4-bit weights.
 enum class WgmmaLoop {
   kGeneral,  // gemm_wgmma.cuh, gemm_wgmma_cluster.cuh: sums of a scale's inputs are scaled
-  kTurns,    // gemm_wgmma_turns.cuh: the same of whole turns
+  kTurns,    // gemm_wgmma_turns.cuh, gemm_wgmma_cluster_turns.cuh: the same, units unrolled
   kScaled,   // gemm_wgmma_scaled.cuh, gemm_wgmma_cluster_scaled.cuh: weights are scaled
 };
 WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunch& launch);
@@ -100,6 +100,17 @@ cudaError_t LaunchWgmmaClusterInt4F16(const WeightView& view, const WgmmaPlan& p
                                       const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterInt4F16Zero(const WeightView& view, const WgmmaPlan& plan,
                                           const WgmmaLaunch& launch, cudaStream_t stream);
+// Pairs in turns, with x in order in its ring or as it lies.
+cudaError_t LaunchClusterTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
+                                   const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterOrderedTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                                   const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterOrderedTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
+                                              const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterQuadTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                                const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterQuadTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
+                                           const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterTable(const WeightView& view, const WgmmaPlan& plan,
                                     const WgmmaLaunch& launch, cudaStream_t stream);
 // One scale a row, or one in all.

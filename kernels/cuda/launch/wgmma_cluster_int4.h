@@ -10,10 +10,11 @@ namespace nibble::cuda {
 template <class Pairs, bool kZeroPoints>
 cudaError_t LaunchClusterInt4(const WeightView& view, const WgmmaPlan& plan,
                               const WgmmaLaunch& launch, cudaStream_t stream) {
+  constexpr int kLeastColumns = std::is_same_v<Pairs, BF16Pairs> ? 128 : 16;  // of one scale
   switch (launch.scales_per_unit) {
     case 1:
-      return LaunchClusterUnits<Pairs, QuadInt4Unit<Pairs, 1, kZeroPoints>>(view, plan, launch,
-                                                                            stream);
+      return LaunchClusterUnits<Pairs, QuadInt4Unit<Pairs, 1, kZeroPoints>, kLeastColumns>(
+          view, plan, launch, stream);
     case 2:
       return LaunchClusterUnits<Pairs, QuadInt4Unit<Pairs, 2, kZeroPoints>>(view, plan, launch,
                                                                             stream);

@@ -27,44 +27,54 @@ cudaError_t LaunchClusterKernel(Kernel kernel, const WeightView& view, const Wgm
                                  dim3(Shape::kThreads), kSharedBytes, stream, view, args, maps);
 }
 
-template <class Pairs, class Unit, int kSplits>
-cudaError_t LaunchClusterColumns(const WeightView& view, const WgmmaPlan& plan,
-                                 const WgmmaLaunch& launch, cudaStream_t stream) {
-  const auto run = [&](auto shape) {
-    using Shape = decltype(shape);
-    return LaunchClusterKernel<Unit, Shape>(WgmmaClusterKernel<Pairs, Unit, Shape>, view, plan,
-                                            launch, stream);
+// run(columns, splits), both constants, of a plan of pairs.
+template <class Run>
+cudaError_t WithPair(const WgmmaPlan& plan, Run run) {
+  const auto with_splits = [&](auto splits) {
+    switch (plan.columns) {
+      case 16:
+        return run(std::integral_constant<int, 16>{}, splits);
+      case 32:
+        return run(std::integral_constant<int, 32>{}, splits);
+      case 64:
+        return run(std::integral_constant<int, 64>{}, splits);
+      case 128:
+        return run(std::integral_constant<int, 128>{}, splits);
+      default:
+        return cudaErrorInvalidValue;
+    }
   };
-  switch (plan.columns) {
-    case 16:
-      return run(WgmmaClusterShape<16, 4, kSplits>{});
-    case 32:
-      return run(WgmmaClusterShape<32, 4, kSplits>{});
-    case 64:
-      return run(WgmmaClusterShape<64, 4, kSplits>{});
-    default:
-      // Two warpgroups have registers for totals. More outputs of BF16 x are those of
-      // WgmmaClusterScaledKernel.
-      constexpr bool kF16 = std::is_same_v<Pairs, F16Pairs>;
-      if constexpr (kSplits == 4) return run(WgmmaClusterShape<128, 2, 2>{});
-      if constexpr (kSplits == 2 && kF16) return run(WgmmaClusterShape<128, 2, 1>{});
-  }
-  return cudaErrorInvalidValue;
-}
-
-template <class Pairs, class Unit>
-cudaError_t LaunchClusterUnits(const WeightView& view, const WgmmaPlan& plan,
-                               const WgmmaLaunch& launch, cudaStream_t stream) {
   switch (plan.pair_outputs) {
     case 64:
-      return LaunchClusterColumns<Pairs, Unit, 4>(view, plan, launch, stream);
+      return with_splits(std::integral_constant<int, 4>{});
     case 128:
-      return LaunchClusterColumns<Pairs, Unit, 2>(view, plan, launch, stream);
+      return with_splits(std::integral_constant<int, 2>{});
     case 256:
-      return LaunchClusterColumns<Pairs, Unit, 1>(view, plan, launch, stream);
+      return with_splits(std::integral_constant<int, 1>{});
     default:
       return cudaErrorInvalidValue;
   }
+}
+
+// kLeastColumns: fewer are those of WgmmaClusterTurnsKernel.
+template <class Pairs, class Unit, int kLeastColumns = 16>
+cudaError_t LaunchClusterUnits(const WeightView& view, const WgmmaPlan& plan,
+                               const WgmmaLaunch& launch, cudaStream_t stream) {
+  return WithPair(plan, [&](auto columns, auto splits) {
+    constexpr int kColumns = decltype(columns)::value;
+    constexpr int kSplits = decltype(splits)::value;
+    // Two warpgroups have registers for totals of 128 columns. More outputs of BF16 x are those of
+    // WgmmaClusterScaledKernel.
+    constexpr bool kMany = kColumns == 128;
+    constexpr int kLeastSplits = std::is_same_v<Pairs, F16Pairs> ? 2 : 4;
+    if constexpr (kColumns < kLeastColumns || (kMany && kSplits < kLeastSplits)) {
+      return cudaErrorInvalidValue;
+    } else {
+      using Shape = WgmmaClusterShape<kColumns, kMany ? 2 : 4, kMany ? kSplits / 2 : kSplits>;
+      return LaunchClusterKernel<Unit, Shape>(WgmmaClusterKernel<Pairs, Unit, Shape>, view, plan,
+                                              launch, stream);
+    }
+  });
 }
 
 }  // namespace nibble::cuda

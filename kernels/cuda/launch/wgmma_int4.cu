@@ -12,7 +12,8 @@ cudaError_t LaunchWgmmaInt4(const WeightView& view, const WgmmaPlan& plan,
   const bool zero_points = view.zero_points != nullptr;
   switch (LoopOf(view, plan, launch)) {
     case WgmmaLoop::kTurns:
-      return LaunchWgmmaTurnsInt4(view, plan, launch, stream);
+      return (plan.pair_outputs > 0 ? LaunchClusterTurnsInt4 : LaunchWgmmaTurnsInt4)(
+          view, plan, launch, stream);
     case WgmmaLoop::kScaled: {
       const auto pairs =
           zero_points ? LaunchClusterScaledInt4Zero : LaunchClusterScaledInt4Symmetric;
