@@ -1,7 +1,8 @@
 // Times the ops of the CUDA backend beside cuBLAS BF16 in the same run, and writes JSON:
 //   {gpu, driver, commit, read_tbs, copy_tbs, rows: [{op, format, variant, activations, n, k, m,
 //    kernel, us, us_cublas_bf16, ratio_cublas_bf16, share_of_limit, batch_invariant}]}
-// with the variants sym and zp, plain and nested, w8a16, w8a8 and block.
+// with the variants sym and zp, of groups of other than 128 inputs sym-g32 and so on, plain and
+// nested, w8a16, w8a8 and block.
 //
 // usage: gpu_bench [--ops LIST] [--formats LIST] [--shapes LIST] [--rows LIST] [--json FILE]
 //                  [--kernels LIST] [--batch-invariant on|off] [--driver TEXT] [--commit TEXT]
@@ -9,7 +10,8 @@
 // Lists are separated by commas and narrow what is measured: ops matmul, dequantize, norm_quant,
 // silu_mul_quant; formats int4, int4_zp, nf4, fp8, fp8_block, and, with E4M3
 // activations or BF16 ones that are quantized, fp8_w8a8, fp8_block_w8a8, fp8_w8a8_dynamic,
-// fp8_block_w8a8_dynamic; rows of the matmuls. Shapes are any NxK.
+// fp8_block_w8a8_dynamic; int4_g32, int4_g32_zp, int4_g64 and int4_g64_zp, whose matmuls are only
+// measured where named; rows of the matmuls. Shapes are any NxK.
 // Matmuls run on the kernel that the selector picks, or with --kernels on each of these that can.
 //
 // A matmul and cuBLAS BF16 are timed together: a graph of each with equally many launches, replayed
@@ -29,6 +31,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -101,6 +104,20 @@ std::vector<NamedCase> CasesOf(int64_t n, int64_t k) {
   return cases;
 }
 
+// INT4 of smaller groups, measured only where named.
+std::vector<NamedCase> SmallGroupsOf(int64_t n, int64_t k) {
+  std::vector<NamedCase> cases;
+  for (const auto& [name, group, zero_points] :
+       {std::tuple("int4_g32", 32, false), std::tuple("int4_g32_zp", 32, true),
+        std::tuple("int4_g64", 64, false), std::tuple("int4_g64_zp", 64, true)}) {
+    WeightSpec spec = SpecOf(Format::kInt4, n, k);
+    spec.group_size = group;
+    spec.has_zero_points = zero_points;
+    cases.push_back({name, {spec}});
+  }
+  return cases;
+}
+
 // N and K of those measured: the shapes of --shapes, or these.
 std::vector<std::pair<int64_t, int64_t>> ShapesOf(const std::string& list) {
   std::vector<std::pair<int64_t, int64_t>> shapes;
@@ -125,6 +142,11 @@ Status RunMatmuls(Bench& bench, const Options& options) {
     std::vector<MatmulCase> cases;
     for (const NamedCase& named : CasesOf(n, k)) {
       if (Names(options.formats, named.name)) cases.push_back(named.matmul);
+    }
+    for (const NamedCase& named : SmallGroupsOf(n, k)) {
+      if (!options.formats.empty() && Names(options.formats, named.name)) {
+        cases.push_back(named.matmul);
+      }
     }
     if (!cases.empty()) NIBBLE_RETURN_IF_ERROR(bench.Matmuls(cases, rows));
   }

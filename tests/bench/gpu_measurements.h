@@ -265,6 +265,9 @@ class Bench {
   static std::string VariantOf(std::string_view op, const WeightSpec& spec,
                                const std::string& activations) {
     const bool blocks = spec.scale_layout == ScaleLayout::kBlock;
+    if (spec.format == Format::kInt4 && spec.group_size != 128) {
+      return fmt::format("{}-g{}", VariantName(spec), spec.group_size);
+    }
     if (op != "matmul" || spec.format != Format::kFP8 || blocks) return VariantName(spec);
     return activations.empty() ? "w8a16" : "w8a8";
   }
