@@ -30,8 +30,9 @@ struct MatmulShape {
   QuantMode activation = QuantMode::kNone;
   bool dense = false;
   bool fp8 = false;
-  bool table = false;    // NF4 or FP4
-  bool reorder = false;  // x may have to be put in the order of the weight's inputs
+  bool table = false;      // NF4 or FP4
+  bool one_scale = false;  // INT4 with one scale a unit
+  bool reorder = false;    // x may have to be put in the order of the weight's inputs
   core::Chains chains;
 };
 
@@ -44,6 +45,7 @@ inline MatmulShape ShapeOf(const WeightSpec& spec, int64_t m, DType input, Quant
           spec.format == Format::kDense,
           spec.format == Format::kFP8,
           core::HasTable(spec.format),
+          spec.format == Format::kInt4 && core::ScalesPerUnit(spec) == 1,
           spec.format == Format::kInt4 && spec.has_group_index,
           core::ChainsOf(spec)};
 }
@@ -107,7 +109,9 @@ struct WgmmaWorkspace : TilesWorkspace<WgmmaPlan> {
       return WgmmaPlan::InChains(shape.m, shape.n, shape.chains.count, shape.chains.of_half,
                                  device.cores);
     }
-    return {shape.m, shape.n, shape.k, shape.input == DType::kF16, shape.fp8, device.cores};
+    const WgmmaOperands operands{shape.input == DType::kF16, shape.fp8, shape.table,
+                                 shape.one_scale};
+    return {shape.m, shape.n, shape.k, operands, device.cores};
   }
 };
 

@@ -79,6 +79,51 @@ class StageArrangement {
   const uint32_t to_;
 };
 
+// x for codes of half words (half_words.cuh), whose multiplications of 16 inputs take 16 in a row.
+// Of two pieces of 8 inputs, words are two inputs:
+//
+//   as it lies    0 1 2 3 | 4 5 6 7   ->   0 4 2 6 | 1 5 3 7
+//
+// Lane t = lane % 4 of wgmma multiplies word t of either piece: the even words, whose codes lie in
+// the lower nibbles of a byte, and those behind them, in the upper ones. So words 1 and 4 change
+// places, and 3 and 6: a lane's own, without the others.
+class HalfWordSwaps {
+ public:
+  // A lane swaps words of pieces 2 * (lane % 4) and the next of row lane / 4. Two rows begin with
+  // the same of the four words, and so with one of each 16 bytes of memory: no two lanes meet in a
+  // bank.
+  __device__ explicit HalfWordSwaps(int lane) {
+    const int row = lane / 4;
+    const int first = row / 2;  // of words 1, 3, 4, 6
+    at_ = ArrangedPiece(row, lane % 4 * 2 + first / 2) + (first < 2 ? 4 : 0) + first % 2 * 8;
+  }
+  // All of kRows rows of x, [2 x 64 inputs][kRows], from `at`, a multiple of 32 bytes, on.
+  template <int kRows>
+  __device__ void ArrangeAll(uint32_t at) const {
+    constexpr int kAtOnce = 4;  // eights of rows
+    const uint32_t first = at + at_;
+    // Words 1 and 3, or 4 and 6, are 8 bytes apart. Words that change places, 1 and 4 or 3 and 6,
+    // lie in other pieces, and at places that differ by 4.
+    const uint32_t places[4] = {first, first ^ 8, first ^ 20, first ^ 28};
+#pragma unroll
+    for (int part = 0; part < 2 * kRows / kArrangedRows; part += kAtOnce) {
+      uint32_t words[kAtOnce][4];
+#pragma unroll
+      for (int i = 0; i < kAtOnce * 4; ++i) {
+        words[i / 4][i % 4] = LoadShared4Bytes(places[i % 4] + (part + i / 4) * kArrangedBytes);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce * 4; ++i) {
+        StoreShared4Bytes(places[i % 4 ^ 2] + (part + i / 4) * kArrangedBytes, words[i / 4][i % 4]);
+      }
+    }
+    FenceAsyncProxy();  // wgmma reads it
+  }
+
+ private:
+  uint32_t at_;
+};
+
 }  // namespace nibble::cuda
 
 #endif  // NIBBLE_KERNELS_CUDA_DEVICE_ARRANGE_STAGE_CUH_

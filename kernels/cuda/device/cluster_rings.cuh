@@ -4,8 +4,8 @@
 //
 //   warp 0   a thread: codes, scales, zero points  -->  ring of weights, `full`
 //   warp 1   a thread: x                           -->  ring of x, `x_full`
-//   warps 2, 3   of kInOrder: x of every second stage each, put in the order of the codes where it
-//                lies (arrange_stage.cuh), `x_ready`
+//   warps 2, 3   of shapes that arrange x: x of every second stage each, put in another order where
+//                it lies (arrange_stage.cuh), `x_ready`
 //
 // Whoever multiplies gives stages back by `empty` and `x_empty`.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_CLUSTER_RINGS_CUH_
@@ -34,9 +34,9 @@ struct WgmmaClusterShape {
   static constexpr int kSumsBytes = kMultiplying * kColumns * 2;  // of a block
   // What the other block sends: of half of the tile's sums, those of its warpgroups added.
   static constexpr int kInboxBytes = kSumsBytes / kSplits / 2;
-  // Of gemm_wgmma_cluster_turns.cuh: whether x is put in order, and stages of a warpgroup in a
-  // turn, of weights and of x; 0: as many as there is room for.
-  static constexpr bool kInOrder = false;
+  // Of gemm_wgmma_cluster_turns.cuh: how x meets the codes, and stages of a warpgroup in a turn, of
+  // weights and of x; 0: as many as there is room for.
+  static constexpr ClusterX kX = ClusterX::kAsItLies;
   static constexpr int kTurn = 0;
   static constexpr int kXTurn = 0;
 };
@@ -51,7 +51,7 @@ struct WgmmaClusterBarriers {
   uint64_t x_full[kClusterMaxXStages];
   uint64_t x_empty[kClusterMaxXStages];
   uint64_t inbox;
-  uint64_t x_ready[kClusterMaxXStages];  // of kInOrder: x is full, and in order
+  uint64_t x_ready[kClusterMaxXStages];  // x is full, and arranged
 };
 inline constexpr uint32_t kClusterXReadyAt = 2 * kClusterMaxXStages * 8 + 8;  // from `x_full`
 static_assert(sizeof(WgmmaClusterBarriers) ==
@@ -172,15 +172,15 @@ __device__ inline void ProduceClusterX(const WgmmaArgs& args, const WgmmaMaps& m
   }
 }
 
-// A warp beside those that fill the rings: puts x of its stages, every kClusterArrangingWarps-th,
-// in order, as they are filled. Two warps at a stage would be sooner done with it, but wait, fence
-// and arrive twice as often.
-template <class Unit, class Shape>
+// A warp beside those that fill the rings: arranges x of its stages, every
+// kClusterArrangingWarps-th, as they are filled. Two warps at a stage would be sooner done with it,
+// but wait, fence and arrive twice as often.
+template <class Arrangement, class Unit, class Shape>
 __device__ inline void ArrangeClusterX(const WgmmaClusterWork& work, int warp, int lane,
                                        uint32_t ring, uint32_t full) {
   using Rings = WgmmaClusterRings<Unit, Shape>;
   static_assert(Rings::kXStages % kClusterArrangingWarps == 0, "a stage is one warp's");
-  const StageArrangement lanes(lane);
+  const Arrangement lanes(lane);
   ring = Kept(ring);
   WgmmaSlot slot;
   slot.stage = warp;
@@ -201,7 +201,7 @@ __device__ inline void InitClusterBarriers(uint32_t full, uint32_t empty, uint32
   using Rings = WgmmaClusterRings<Unit, Shape>;
   InitRing(full, empty, Rings::kStages, Shape::kTiles);
   InitRing(x_full, x_empty, Rings::kXStages, Shape::kTiles);
-  if constexpr (Shape::kInOrder) {
+  if constexpr (Shape::kX != ClusterX::kAsItLies) {
     for (int stage = 0; stage < Rings::kXStages; ++stage) {
       InitBarrier(x_full + kClusterXReadyAt + stage * 8, kWarpArrivals);
     }
@@ -211,8 +211,8 @@ __device__ inline void InitClusterBarriers(uint32_t full, uint32_t empty, uint32
   FenceBarrierInit();
 }
 
-// The warps that do not multiply: a thread of the first two fills a ring each, the others put x in
-// order.
+// The warps that do not multiply: a thread of the first two fills a ring each, the others
+// arrange x.
 template <class Unit, class Shape>
 __device__ inline void ProduceInCluster(const WgmmaArgs& args, const WgmmaMaps& maps,
                                         const WgmmaClusterWork& work, int warp, int lane,
@@ -225,9 +225,12 @@ __device__ inline void ProduceInCluster(const WgmmaArgs& args, const WgmmaMaps& 
   if (warp == Shape::kGroups * 4 + 1 && lane == 0) {
     ProduceClusterX<Unit, Shape>(args, maps, work, x_ring, x_full, x_empty);
   }
-  if constexpr (Shape::kInOrder) {
-    if (warp >= Shape::kGroups * 4 + 2) {
-      ArrangeClusterX<Unit, Shape>(work, warp - Shape::kGroups * 4 - 2, lane, x_ring, x_full);
+  if (Shape::kX != ClusterX::kAsItLies && warp >= Shape::kGroups * 4 + 2) {
+    const int arranging = warp - Shape::kGroups * 4 - 2;
+    if constexpr (Shape::kX == ClusterX::kWords) {
+      ArrangeClusterX<StageArrangement, Unit, Shape>(work, arranging, lane, x_ring, x_full);
+    } else if constexpr (Shape::kX == ClusterX::kHalfWords) {
+      ArrangeClusterX<HalfWordSwaps, Unit, Shape>(work, arranging, lane, x_ring, x_full);
     }
   }
   __syncwarp();

@@ -6,9 +6,10 @@
 //                                        1 3 5 7 | 9 11 13 15 | 17        warpgroup 1
 //   stage, of kTurn * kSplits            0 ... 7 | 0  ...   7 | 0 1 2
 //
-// x meets the codes in one of two ways: put in order in its stages by two warps beside those that
-// fill the rings (kInOrder, TurnInt4Unit), or as it lies (TurnQuadInt4Unit), which adds the same 16
-// inputs at a time as WgmmaClusterKernel does, to the same bits.
+// x meets the codes in one of three ways (ClusterX): put in the order of words in its stages by two
+// warps beside those that fill the rings (TurnInt4Unit), as it lies (TurnQuadInt4Unit), or put in
+// the order of half words (TurnHalfWordInt4Unit). The last two add the same 16 inputs at a time as
+// WgmmaClusterKernel does, to the same bits.
 //
 // The ring of weights has the stages of one turn, that of x those of one or of half of one, so that
 // a warpgroup waits for each of its stages once a turn (twice for x), in order: no phase of a
@@ -23,9 +24,9 @@ namespace nibble::cuda {
 
 // As WgmmaClusterShape. For a whole turn of x there is no room with 64 rows and 16 stages of
 // weights.
-template <int kColumns_, int kSplits_, bool kInOrder_>
+template <int kColumns_, int kSplits_, ClusterX kX_>
 struct WgmmaClusterTurnsShape : WgmmaClusterShape<kColumns_, 4, kSplits_> {
-  static constexpr bool kInOrder = kInOrder_;
+  static constexpr ClusterX kX = kX_;
   static constexpr int kTurn = kTurnUnits;
   static constexpr int kXTurn = kColumns_ == 64 && kSplits_ == 4 ? kTurn / 2 : kTurn;
 };
@@ -52,7 +53,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   constexpr uint32_t kEmptyAt = kClusterMaxStages * 8;
   constexpr uint32_t kXFullAt = 2 * kEmptyAt;
   constexpr uint32_t kXEmptyAt = kXFullAt + kClusterMaxXStages * 8;
-  constexpr uint32_t kXReadableAt = Shape::kInOrder ? kXFullAt + kClusterXReadyAt : kXFullAt;
+  constexpr uint32_t kXReadableAt =
+      Shape::kX == ClusterX::kAsItLies ? kXFullAt : kXFullAt + kClusterXReadyAt;
   const uint32_t full = Kept(SharedAddress(barriers.full));
   const uint32_t inbox_barrier = full + kXEmptyAt + kClusterMaxXStages * 8;
   const uint32_t x_ring =

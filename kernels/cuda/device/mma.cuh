@@ -94,12 +94,16 @@ struct Int4Words<BF16Pairs> {
   __device__ static uint32_t Lowest(uint32_t word, uint32_t low_zero) {
     return BF16Pairs::Fma(word & 0x000F000Fu, 0x7F007F00u, low_zero);  // 2^127
   }
+  // The two pairs in bytes 0 and 2.
+  __device__ static void DecodeHalf(uint32_t word, Int4Zero zero, uint32_t& first,
+                                    uint32_t& second) {
+    first = Lowest(word, zero.low);
+    second = BF16Pairs::Fma(word & 0x00F000F0u, 0x7D007D00u, zero.high);  // 2^123
+  }
   __device__ static void Decode(uint32_t word, Int4Zero zero, uint32_t (&pairs)[4]) {
     const uint32_t upper = word >> 8;
-    pairs[0] = Lowest(word, zero.low);
-    pairs[1] = BF16Pairs::Fma(word & 0x00F000F0u, 0x7D007D00u, zero.high);  // 2^123
-    pairs[2] = Lowest(upper, zero.low);
-    pairs[3] = BF16Pairs::Fma(upper & 0x00F000F0u, 0x7D007D00u, zero.high);
+    DecodeHalf(word, zero, pairs[0], pairs[1]);
+    DecodeHalf(upper, zero, pairs[2], pairs[3]);
   }
 };
 

@@ -12,6 +12,11 @@ namespace nibble::cuda {
 // gemm_wgmma_cluster_turns.cuh, each a stage of the ring.
 inline constexpr int kTurnUnits = 4;
 
+// How x meets the codes in gemm_wgmma_cluster_turns.cuh: as it lies; put in the order of words of
+// codes (StageArrangement); or in that of half words (HalfWordSwaps), 16 inputs of a multiplication
+// by themselves.
+enum class ClusterX { kAsItLies, kWords, kHalfWords };
+
 // What the copies of a stage take: boxes of one unit of K of a block's rows.
 struct WgmmaMaps {
   CUtensorMap x;  // [m, units * 128], as WgmmaLaunch has it

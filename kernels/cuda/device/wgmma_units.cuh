@@ -94,6 +94,35 @@ struct TurnQuadInt4Unit : TurnInt4Unit<kZeroPoints, kScaleType> {
   }
 };
 
+// The same for x in the order of half words (HalfWordSwaps), 16 inputs in a row a multiplication: a
+// lane takes the halves of words that half_words.cuh has, half a unit's words at a time.
+template <bool kZeroPoints, HalfScales kScaleType>
+struct TurnHalfWordInt4Unit : TurnInt4Unit<kZeroPoints, kScaleType> {
+  using Words = Int4Words<BF16Pairs>;
+  uint4 of_16[2];  // words of the first 16 of every 32 inputs, and of the others
+
+  __device__ static int CodesOffset(int lane) { return lane / 4 * 64 + lane % 2 * 16; }
+  __device__ void LoadHalf(uint32_t codes) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) of_16[j] = LoadShared16Bytes(codes + j * 32);
+  }
+  __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
+    LoadHalf(codes);
+    this->LoadFactors(scale_bytes, zero_bytes);
+  }
+  __device__ void LoadSecond(uint32_t codes) { LoadHalf(codes + 512); }
+  __device__ void Decode(uint32_t, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
+    const int half = threadIdx.x % 4 / 2 * 8;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t of_low = i % 2 == 0 ? of_16[j].x : of_16[j].z;
+      const uint32_t of_high = i % 2 == 0 ? of_16[j].y : of_16[j].w;
+      Words::DecodeHalf(of_low >> half, this->zeros[0], low[2 * j], low[2 * j + 1]);
+      Words::DecodeHalf(of_high >> half, this->zeros[1], high[2 * j], high[2 * j + 1]);
+    }
+  }
+};
+
 // Table formats of one scale a row and unit.
 struct TurnTableUnit : RingTableUnit<BF16Pairs, 1, 256> {
   __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t) {

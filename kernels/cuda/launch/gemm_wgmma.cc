@@ -17,21 +17,31 @@ struct Cost {
   double Of(double units) const { return unit_us * units + launch_us; }
 };
 
-// As measured on an H200, INT4 g128: 4096, 6144 and 8192 outputs, 4096, 14336 and 28672 inputs, 16
-// to 512 rows of BF16 (kernels/README.md). NF4 takes a tenth more either way. Other costs follow
-// from these and from what the tensor cores take: of pairs of 128 outputs and 16 rows, of 256 and
-// at most 64, and of F16 past these, whose tiles have 128 outputs at most.
-Cost SharedCost(int columns, int groups) {
-  if (columns <= 32) return {0.75, 9};
-  if (columns == 64) return {1.0, 10.6};
+// As measured on an H200: 4096 to 16384 outputs, 4096 to 28672 inputs, 16 to 512 rows of BF16
+// (kernels/README.md); of INT4 g128, but pairs of 256 outputs in no turns of INT4 g64 and NF4. Of
+// 64 and 128 outputs NF4 takes a tenth more. The costs of F16 past 64 rows follow from these and
+// from what the tensor cores take, as its tiles have 128 outputs at most.
+Cost SharedCost(int columns, int groups, bool arranged_before) {
+  // x of INT4 is put in order in the stages, that of tables by a kernel before.
+  const double before_us = arranged_before ? 1.7 : 0;
+  if (columns == 16) return {0.6, 8.5 + before_us};
+  if (columns == 32) return {0.68, 8.5 + before_us};
+  if (columns == 64) return {1.0, 8.2 + before_us};
   return groups == 2 ? Cost{0.9, 13} : Cost{1.7, 12};
 }
-Cost PairCost(int columns, int groups, int outputs) {
+// row: 0 to 3, of 16, 32, 64 or 128 rows.
+Cost PairCost(int row, int groups, int outputs) {
   constexpr Cost kOf64[] = {{0.19, 3}, {0.21, 3.2}, {0.26, 3.4}, {0.36, 4.6}};
   constexpr Cost kOf128[] = {{0.34, 3}, {0.37, 3}, {0.48, 3.3}, {0.65, 5.4}};
-  constexpr Cost kOf256[] = {{0.8, 3}, {0.85, 3}, {1.1, 4}, {1.28, 8.2}};
+  constexpr Cost kOf256[] = {{0.74, 3}, {0.8, 2.8}, {1.12, 2}, {1.28, 8.2}};
   if (groups == 2 && outputs == 128) return {0.88, 2.4};
-  const int row = columns == 16 ? 0 : columns == 32 ? 1 : columns == 64 ? 2 : 3;
+  return outputs == 64 ? kOf64[row] : outputs == 128 ? kOf128[row] : kOf256[row];
+}
+// In turns; row: 0 to 2.
+Cost TurnsCost(int row, int outputs) {
+  constexpr Cost kOf64[] = {{0.17, 2.5}, {0.2, 2.7}, {0.24, 3.3}};
+  constexpr Cost kOf128[] = {{0.27, 2}, {0.34, 2.6}, {0.48, 2.8}};
+  constexpr Cost kOf256[] = {{0.52, 2}, {0.56, 2.6}, {0.83, 4.7}};
   return outputs == 64 ? kOf64[row] : outputs == 128 ? kOf128[row] : kOf256[row];
 }
 // Of tiles of the wide kernel that are halved, one a multiprocessor at most.
@@ -39,7 +49,10 @@ constexpr Cost kHalvesCost = {0.73, 3.3};
 
 }  // namespace
 
-WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors) {
+WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, const WgmmaOperands& operands,
+                     int multiprocessors) {
+  const bool f16 = operands.f16;
+  const bool fp8 = operands.fp8;
   constexpr int64_t kLeastUnits = 4;  // of K, of a share
   // Neither F16, whose weights are not scaled before they are multiplied, nor FP8 has a wide
   // kernel.
@@ -64,7 +77,7 @@ WgmmaPlan::WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int mu
   // FP8 gains by pairs only at 64 rows of 4096x14336 (26.4 us against 28.9; 24.2 against 23.2 at
   // 16, 51 against 37 at 128).
   if (!share || fp8) return;
-  const double best_us = PlanPairs(n, units, multiprocessors);
+  const double best_us = PlanPairs(n, units, operands, multiprocessors);
   if (wide && kHalvesCost.Of(static_cast<double>(units)) < best_us) PlanHalves(m, n);
 }
 
@@ -96,15 +109,19 @@ bool WgmmaPlan::PlanNarrow(int64_t n, int multiprocessors) {
   return true;
 }
 
-double WgmmaPlan::PlanPairs(int64_t n, int64_t units, int multiprocessors) {
+double WgmmaPlan::PlanPairs(int64_t n, int64_t units, const WgmmaOperands& operands,
+                            int multiprocessors) {
   const double shared_units = static_cast<double>(tiles * units) / blocks;
-  const double shared_us = SharedCost(columns, groups).Of(shared_units);
+  const double shared_us = SharedCost(columns, groups, operands.table).Of(shared_units);
+  const int row = columns == 16 ? 0 : columns == 32 ? 1 : columns == 64 ? 2 : 3;
+  const bool turns = operands.one_scale && !operands.f16 && columns <= 64;
   // The fewest outputs a tile whose pairs all run at once.
   for (int outputs = 64; outputs <= groups * 64; outputs *= 2) {
     const int64_t pairs = (n + outputs - 1) / outputs * column_tiles;
     if (pairs * kBlocksOfPair > multiprocessors) continue;
     const double pair_units = static_cast<double>(units) / kBlocksOfPair;
-    const double pairs_us = PairCost(columns, groups, outputs).Of(pair_units);
+    const Cost cost = turns ? TurnsCost(row, outputs) : PairCost(row, groups, outputs);
+    const double pairs_us = cost.Of(pair_units);
     if (pairs_us > shared_us) break;
     pair_outputs = outputs;
     tiles = whole_tiles = pairs;

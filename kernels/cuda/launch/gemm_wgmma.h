@@ -11,6 +11,14 @@ namespace nibble::cuda {
 // Rows of x of a tile of the wide kernel, which alone has so many.
 inline constexpr int kWideColumns = 256;
 
+// What a plan depends on beside sizes.
+struct WgmmaOperands {
+  bool f16 = false;        // x is F16, else BF16
+  bool fp8 = false;        // the weight is FP8
+  bool table = false;      // it is NF4 or FP4
+  bool one_scale = false;  // it is INT4 with one scale a unit
+};
+
 // How the wgmma kernels divide y [m, N] and K over the blocks.
 struct WgmmaPlan {
   int columns = 0;  // rows of x a block takes at a time: 16, 32, 64, 128, or 256 (the wide kernel)
@@ -23,8 +31,7 @@ struct WgmmaPlan {
   bool chains = false;   // sums are added in the order of gemv_chain.cuh
   int pair_outputs = 0;  // of a tile that a pair of blocks takes: 64, 128 or 256; 0: no pairs
 
-  // f16: x is F16, else BF16. fp8: the weight is FP8.
-  WgmmaPlan(int64_t m, int64_t n, int64_t k, bool f16, bool fp8, int multiprocessors);
+  WgmmaPlan(int64_t m, int64_t n, int64_t k, const WgmmaOperands& operands, int multiprocessors);
   // In which a row's bits depend neither on m nor on the device. chains, of_half: core::Chains.
   static WgmmaPlan InChains(int64_t m, int64_t n, int chains, int of_half, int multiprocessors);
   int64_t SharedTiles() const { return columns == kWideColumns ? 0 : tiles - whole_tiles; }
@@ -38,7 +45,7 @@ struct WgmmaPlan {
   // share: whether there are so few.
   bool PlanNarrow(int64_t n, int multiprocessors);
   // Pairs of blocks instead of shared tiles where they take less; the µs of what is taken.
-  double PlanPairs(int64_t n, int64_t units, int multiprocessors);
+  double PlanPairs(int64_t n, int64_t units, const WgmmaOperands& operands, int multiprocessors);
   // Halved tiles of the wide kernel alone, where PlanWide finds too few: one a block.
   void PlanHalves(int64_t m, int64_t n);
   // Whether the wide kernel has enough tiles for the multiprocessors, which it then divides.
@@ -100,13 +107,17 @@ cudaError_t LaunchWgmmaClusterInt4F16(const WeightView& view, const WgmmaPlan& p
                                       const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchWgmmaClusterInt4F16Zero(const WeightView& view, const WgmmaPlan& plan,
                                           const WgmmaLaunch& launch, cudaStream_t stream);
-// Pairs in turns, with x in order in its ring or as it lies.
+// Pairs in turns, with x in its ring in the order of words or of half words, or as it lies.
 cudaError_t LaunchClusterTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
                                    const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchClusterOrderedTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
                                                    const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchClusterOrderedTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
                                               const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterHalfWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                                    const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterHalfWordTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
+                                               const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchClusterQuadTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
                                                 const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchClusterQuadTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,

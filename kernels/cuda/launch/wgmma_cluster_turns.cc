@@ -6,13 +6,20 @@ namespace nibble::cuda {
 cudaError_t LaunchClusterTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
                                    const WgmmaLaunch& launch, cudaStream_t stream) {
   const bool zero_points = view.zero_points != nullptr;
-  // The GEMV that adds the same chains meets x as it lies.
-  const bool in_order = !plan.chains && PairsOrderX(plan.columns, plan.pair_outputs);
-  const auto ordered =
-      zero_points ? LaunchClusterOrderedTurnsInt4Zero : LaunchClusterOrderedTurnsInt4Symmetric;
-  const auto quad =
-      zero_points ? LaunchClusterQuadTurnsInt4Zero : LaunchClusterQuadTurnsInt4Symmetric;
-  return (in_order ? ordered : quad)(view, plan, launch, stream);
+  const auto launcher = [&]() -> decltype(&LaunchClusterTurnsInt4) {
+    switch (PairsX(plan.columns, plan.pair_outputs, plan.chains)) {
+      case ClusterX::kAsItLies:
+        return zero_points ? LaunchClusterQuadTurnsInt4Zero : LaunchClusterQuadTurnsInt4Symmetric;
+      case ClusterX::kWords:
+        return zero_points ? LaunchClusterOrderedTurnsInt4Zero
+                           : LaunchClusterOrderedTurnsInt4Symmetric;
+      case ClusterX::kHalfWords:
+        break;
+    }
+    return zero_points ? LaunchClusterHalfWordTurnsInt4Zero
+                       : LaunchClusterHalfWordTurnsInt4Symmetric;
+  };
+  return launcher()(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

@@ -8,16 +8,18 @@
 
 namespace nibble::cuda {
 
-template <class Unit, bool kInOrder>
+template <class Unit, ClusterX kX>
 cudaError_t LaunchClusterTurnsUnit(const WeightView& view, const WgmmaPlan& plan,
                                    const WgmmaLaunch& launch, cudaStream_t stream) {
   return WithPair(plan, [&](auto columns, auto splits) {
     constexpr int kColumns = decltype(columns)::value;
     constexpr int kSplits = decltype(splits)::value;
-    if constexpr (kColumns > 64 || (kInOrder && !PairsOrderX(kColumns, 256 / kSplits))) {
+    constexpr int kOutputs = 256 / kSplits;
+    if constexpr (kColumns > 64 || (kX != PairsX(kColumns, kOutputs, false) &&
+                                    kX != PairsX(kColumns, kOutputs, true))) {
       return cudaErrorInvalidValue;
     } else {
-      using Shape = WgmmaClusterTurnsShape<kColumns, kSplits, kInOrder>;
+      using Shape = WgmmaClusterTurnsShape<kColumns, kSplits, kX>;
       return LaunchClusterKernel<Unit, Shape>(WgmmaClusterTurnsKernel<Unit, Shape>, view, plan,
                                               launch, stream);
     }
@@ -25,28 +27,38 @@ cudaError_t LaunchClusterTurnsUnit(const WeightView& view, const WgmmaPlan& plan
 }
 
 // UnitOf: by zero points and the type of scales.
-template <template <bool, HalfScales> class UnitOf, bool kZeroPoints, bool kInOrder>
+template <template <bool, HalfScales> class UnitOf, bool kZeroPoints, ClusterX kX>
 cudaError_t LaunchClusterTurnsScales(const WeightView& view, const WgmmaPlan& plan,
                                      const WgmmaLaunch& launch, cudaStream_t stream) {
   using OfBF16 = UnitOf<kZeroPoints, HalfScales::kBF16>;
   using OfF16 = UnitOf<kZeroPoints, HalfScales::kF16>;
   return view.scale_type == Element::kBF16
-             ? LaunchClusterTurnsUnit<OfBF16, kInOrder>(view, plan, launch, stream)
-             : LaunchClusterTurnsUnit<OfF16, kInOrder>(view, plan, launch, stream);
+             ? LaunchClusterTurnsUnit<OfBF16, kX>(view, plan, launch, stream)
+             : LaunchClusterTurnsUnit<OfF16, kX>(view, plan, launch, stream);
 }
 
-// x put in order.
+// x put in the order of words.
 template <bool kZeroPoints>
 cudaError_t LaunchClusterOrderedTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
                                           const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterTurnsScales<TurnInt4Unit, kZeroPoints, true>(view, plan, launch, stream);
+  return LaunchClusterTurnsScales<TurnInt4Unit, kZeroPoints, ClusterX::kWords>(view, plan, launch,
+                                                                               stream);
 }
 
 // x as it lies.
 template <bool kZeroPoints>
 cudaError_t LaunchClusterQuadTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
                                        const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterTurnsScales<TurnQuadInt4Unit, kZeroPoints, false>(view, plan, launch, stream);
+  return LaunchClusterTurnsScales<TurnQuadInt4Unit, kZeroPoints, ClusterX::kAsItLies>(
+      view, plan, launch, stream);
+}
+
+// x put in the order of half words.
+template <bool kZeroPoints>
+cudaError_t LaunchClusterHalfWordTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
+                                           const WgmmaLaunch& launch, cudaStream_t stream) {
+  return LaunchClusterTurnsScales<TurnHalfWordInt4Unit, kZeroPoints, ClusterX::kHalfWords>(
+      view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

@@ -1,0 +1,11 @@
+#include "kernels/cuda/launch/wgmma_cluster_turns.h"
+
+namespace nibble::cuda {
+
+cudaError_t LaunchClusterHalfWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                                    const WgmmaLaunch& launch,
+                                                    cudaStream_t stream) {
+  return LaunchClusterHalfWordTurnsInt4<false>(view, plan, launch, stream);
+}
+
+}  // namespace nibble::cuda
