@@ -199,6 +199,7 @@ TEST_P(FewRowsTest, HaveTheSameBitsInEveryBatchWhereAsked) {
                                {4250, 256},
                                {37, 4352},
                                {33, 9088},
+                               {37, 12416},
                                {20, 640},
                                {40, 100},
                                {9, 4224}}) {
@@ -210,6 +211,8 @@ TEST_P(FewRowsTest, HaveTheSameBitsInEveryBatchWhereAsked) {
       ExpectSameRows(variant, 2190, 4096, {1, 2, 3, 5, 8});
       ExpectSameRows(variant, 2190, 9088, {1, 4, 6, 7});
       ExpectSameRows(variant, 8500, 4224, {1, 3, 8});
+      // More parts of x than there is room for.
+      ExpectSameRows(variant, 8500, 7552, {1, 8});
     }
     if (variant.name == "int4_group_32_zp" || variant.name == "int4_group_128") {
       ExpectSameRows(variant, 4299, 5150, {1, 5, 8});
@@ -236,9 +239,9 @@ TEST_P(FewRowsTest, HaveTheSameBitsAmongOneToEightByDefault) {
   constexpr struct {
     int64_t n, k;
     bool table_only;
-  } kCases[] = {{37, 4352, false},   {33, 9088, false},  {2190, 5120, false}, {4300, 4224, false},
-                {8500, 4224, false}, {4300, 2048, true}, {37, 640, false},    {33, 4096, false},
-                {2190, 384, false},  {4200, 1408, false}};
+  } kCases[] = {{37, 4352, false},   {33, 9088, false},   {2190, 5120, false}, {4300, 4224, false},
+                {8500, 4224, false}, {4300, 2048, true},  {37, 640, false},    {33, 4096, false},
+                {2190, 384, false},  {4200, 1408, false}, {37, 12416, false},  {37, 29184, false}};
   for (const Variant& variant : AllVariants()) {
     if (!StandsForItsUnits(variant)) continue;
     for (const auto& [n, k, table_only] : kCases) {

@@ -89,9 +89,8 @@ class StageArrangement {
 // places, and 3 and 6: a lane's own, without the others.
 class HalfWordSwaps {
  public:
-  // A lane swaps words of pieces 2 * (lane % 4) and the next of row lane / 4. Two rows begin with
-  // the same of the four words, and so with one of each 16 bytes of memory: no two lanes meet in a
-  // bank.
+  // A lane swaps words of pieces 2 * (lane % 4) and the next of row lane / 4. At any access rows 2i
+  // and 2i + 1 touch the same word of every piece, and other rows other words: 32 banks.
   __device__ explicit HalfWordSwaps(int lane) {
     const int row = lane / 4;
     const int first = row / 2;  // of words 1, 3, 4, 6

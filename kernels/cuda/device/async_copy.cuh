@@ -210,6 +210,17 @@ __device__ inline void BulkCopy(uint32_t to_shared, const void* from, uint32_t b
 __device__ inline void CopyAsync16Bytes(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
 }
+// The same of lanes that have something to copy, without a branch among the lanes.
+__device__ inline void CopyAsync16BytesIf(bool there, uint32_t to_shared, const void* from) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %2, 0;\n"
+      "@p cp.async.cg.shared.global [%0], [%1], 16;\n"
+      "}" ::"r"(to_shared),
+      "l"(from), "r"(static_cast<uint32_t>(there))
+      : "memory");
+}
 __device__ inline void EndAsyncCopyGroup() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Arrives at a barrier, which counts it, once the thread's copies so far are there.
 __device__ inline void ArriveAfterAsyncCopies(uint32_t barrier) {

@@ -27,6 +27,10 @@
 // has none. Those without a tile hold their place for as long as the others: they multiply what
 // happens to lie in their slots, and store nothing. Blocks that leave early are places for two
 // blocks of a later launch on one multiprocessor.
+//
+// Weights are asked for a little later than they could be (HeadStart): all at once they fill the
+// multiprocessor's queue of loads for 2 us, and what the block of the launch before asks for in the
+// meantime, its x, waits behind them. One that is late keeps the next one early, and so on.
 #ifndef NIBBLE_KERNELS_CUDA_DEVICE_GEMV_ONCE_CUH_
 #define NIBBLE_KERNELS_CUDA_DEVICE_GEMV_ONCE_CUH_
 
@@ -43,16 +47,30 @@ inline constexpr int kOnceRows = 4;                           // of x, at most
 inline constexpr int kOnceXChainBytes = kOnceUnits * kUnitXBytes;
 inline constexpr int kOnceXRowBytes = kOnceChains * kOnceXChainBytes;
 
-// Units that a multiplication takes 16 inputs in a row of, where 8 bytes of x that
-// HalfWordInputs takes 32 apart lie side by side.
-template <class Unit>
-struct InOrderUnit : HalfWordInt4Unit<Unit> {
+// Units of half words whose two 8 bytes of x of each 64 lie side by side, so that they are one
+// load, as of whole words.
+template <class HalfWords>
+struct SideBySide : HalfWords {
   using Inputs = PlainInputs;
+
+  // Where a lane stores the first 8 of the 16 bytes that it copies; the others lie 32 behind them.
+  // Of each 64 bytes piece q < 4 of 8 bytes, and piece q + 4 behind it, are those of lane
+  // q / 2 + q % 2 * 2.
+  __device__ static uint32_t Place(int lane) {
+    return lane / 4 * 64 + lane % 2 * 16 + lane % 4 / 2 * 8;
+  }
 };
+template <class HalfWords>
+inline constexpr bool kTakesHalfWords<SideBySide<HalfWords>> = true;
+
+// Cycles that x of the block beside has before weights are asked for. By measurement on an H200
+// (kernels/README.md): one row without zero points is in time anyway, and units of half words begin
+// later by some instructions.
 template <class Unit>
-inline constexpr bool kTakesInOrder = false;
-template <class Unit>
-inline constexpr bool kTakesInOrder<InOrderUnit<Unit>> = true;
+__device__ inline uint32_t HeadStart(int rows) {
+  if (rows == 1 && Unit::kZeroBytes == 0) return 0;
+  return kTakesHalfWords<Unit> ? 250 : 350;
+}
 
 // A lane's part of the x of a chain: 16 bytes of each row, of one of the two units that its warp
 // copies. Through registers: a group of copies would come behind those of all weights.
@@ -76,7 +94,7 @@ struct OnceX {
     for (int row = 0; row < kOnceRows; ++row) {
       from[row] = KeptPointer(first + row * args.x_stride * 2);
     }
-    to = Kept(x_at + work.part * 512 + Place(work.lane));
+    to = Kept(x_at + work.part * 512 + PlaceOf(work.lane));
   }
   // All rows are asked for before one is waited for, by loads without a branch: the compiler would
   // store the first row in front of it.
@@ -91,14 +109,16 @@ struct OnceX {
   }
 
  private:
-  // In order, of each 64 bytes piece q < 4 of 8 bytes, and piece q + 4 behind it, are those of lane
-  // q / 2 + q % 2 * 2.
-  __device__ static uint32_t Place(int lane) {
-    return kTakesInOrder<Unit> ? lane / 4 * 64 + lane % 2 * 16 + lane % 4 / 2 * 8 : lane * 16;
+  __device__ static uint32_t PlaceOf(int lane) {
+    if constexpr (kTakesHalfWords<Unit>) {
+      return Unit::Place(lane);
+    } else {
+      return lane * 16;
+    }
   }
   __device__ void StoreRow(int row, uint4 v) const {
     const uint32_t at = (to ^ StreamSwizzle<Unit>(row)) + row * kOnceXRowBytes;
-    if constexpr (kTakesInOrder<Unit>) {
+    if constexpr (kTakesHalfWords<Unit>) {
       StoreShared8Bytes(at, v.x, v.y);
       StoreShared8Bytes(at + 32, v.z, v.w);
     } else {
@@ -127,18 +147,10 @@ __global__ void __launch_bounds__(kSlotsThreads, 2)
   const OnceX<Unit> copied(args, work, x_chain);
   const int row = min(lane / 4, args.m - 1);
   uint32_t x_at = Kept(x_chain + row * kOnceXRowBytes + StreamedX<Unit>::Offset(lane, row));
-  const uint32_t codes_at = Kept(Unit::CodesOffset(lane));
-  const uint32_t scales_at = Kept(Slot::kScalesAt + lane / 4 * Unit::kRowScaleBytes);
-  const uint32_t zeros_at = Slot::kZerosAt + lane / 4 * 2;
+  const StreamPlaces<Unit> places(lane, own);
   const StreamOutput<Unit, Slots::kBytes> output(w, args, work, own);
-  Slots slots(w, work, own);
-  if (work.stored) {
-#pragma unroll
-    for (int i = 0; i < kOnceUnits; ++i) {
-      if (i < work.count) slots.Copy(own + i * Slot::kBytes, i);
-      EndAsyncCopyGroup();
-    }
-  }
+  SpinFor(HeadStart<Unit>(args.m));
+  if (work.stored) Slots(w, work, own).FillAll(work.count);
   WaitForDependencies();
   copied.Copy();
   // With the warp of the other tile, whether the weight has that tile or not.
@@ -147,13 +159,12 @@ __global__ void __launch_bounds__(kSlotsThreads, 2)
   StreamedX<Unit> x;
   x.is_there = lane / 4 < args.m;
   float sums[4] = {};
-  const uint32_t end = own + work.count * Slot::kBytes;
+  const uint32_t end = work.count * Slot::kBytes;
 #pragma unroll 1
-  while (slots.slot != end) {
-    x.Load(x_at);
-    const Unit unit = slots.Oldest(codes_at, scales_at, zeros_at);
+  for (uint32_t slot = 0; slot != end; slot += Slot::kBytes) {
+    x.Load([x_at](int i) { return StreamedX<Unit>::Place(x_at, i); });
+    const Unit unit = places.template Oldest<kOnceUnits>(slot);
     EndAsyncCopyGroup();  // of nothing: the next unit is then the oldest of as many groups
-    slots.slot += Slot::kBytes;
     MultiplyStreamed<Pairs>(w, shared_words, unit, x, sums);
     x_at += kUnitXBytes;
   }

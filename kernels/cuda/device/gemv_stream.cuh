@@ -5,7 +5,7 @@
 //
 //   block           [tile of 16 outputs][chain of both halves] warps, and a warp for x of each half
 //
-//   device memory   units of a warp's chain          x, in parts of chain_units units a chain
+//   device memory   units of a warp's chain          x, in parts of two units a chain
 //        | asynchronous copies, a group a unit            | the same, 16 bytes a lane; of one row
 //        |                                                | a bulk copy a part
 //   slots           [warp][2]: codes | scales |      stages   [half][stage][row], swizzled
@@ -27,6 +27,7 @@
 
 namespace nibble::cuda {
 
+inline constexpr int kStreamMostOfHalf = 4;                // chains of a half of K
 inline constexpr int kStreamStages = 14;                   // of a half, at most
 inline constexpr int kStreamThreads = kSlotsThreads + 64;  // with those that copy x, at most
 // Of shared memory, more than half of what a multiprocessor has.
@@ -35,7 +36,6 @@ inline constexpr int kStreamAloneBytes = 116 * 1024;
 struct StreamArgs {
   int32_t of_half_shift = 0;  // log2 of the chains of a half: 1, 2 or 4
   int32_t tiles = 1;          // of a block
-  int32_t chain_units = 1;    // of a part of x
   int32_t stages = 1;         // of a half
   int32_t x_at = 0;           // bytes, in dynamic shared memory; a multiple of 128
   int32_t x_row_bytes = 0;    // from a row of a part to the next
@@ -46,7 +46,8 @@ struct StreamArgs {
 // copies it in bulk.
 template <class Unit>
 struct StreamX {
-  static constexpr int kRuns = 2 * 4 * kUnitXBytes / 512;  // of a row of a part, at most
+  // Of a row of a part, at most.
+  static constexpr int kRuns = kStreamSlots * kStreamMostOfHalf * kUnitXBytes / 512;
   const int lane;
   const int rows;
   const int part_bytes;  // of a row
@@ -62,7 +63,7 @@ struct StreamX {
                      int32_t half, int of_warp, uint32_t first_stage)
       : lane(of_warp),
         rows(args.m),
-        part_bytes(kUnitXBytes * places.chain_units << places.of_half_shift),
+        part_bytes(kUnitXBytes * kStreamSlots << places.of_half_shift),
         stages(places.stages),
         stage_bytes(places.stage_bytes),
         row_bytes(places.x_row_bytes),
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   }
   const uint32_t own = Kept(shared + Unit::kTableBytes + work.warp * StreamSlots<Unit>::kBytes);
   StreamSlots<Unit> slots(w, work, own);
-  slots.FillAll();
+  slots.FillAll(work.stored ? work.count : 0);
   if constexpr (Unit::kTableBytes > 0) {
     for (int low = work.warp; low < 16; low += warps) {
       FillTableByWarps<Pairs, Unit>(w, shared_words, low, lane);
@@ -181,33 +182,48 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   MeetWarps(0, threads);
   if (!work.stored) return;
 
-  const uint32_t codes_at = Unit::CodesOffset(lane);
-  const uint32_t scales_at = Slot::kScalesAt + lane / 4 * Unit::kRowScaleBytes;
-  const uint32_t zeros_at = Slot::kZerosAt + lane / 4 * 2;
+  slots.KeepSteps();
+  const StreamPlaces<Unit> of_lane(lane, own);
   const int x_row = min(lane / 4, args.m - 1);
   const uint32_t x_lane = Kept(x_base + (work.chain & ((1 << work.shift) - 1)) * kUnitXBytes +
                                x_row * places.x_row_bytes + StreamedX<Unit>::Offset(lane, x_row));
-  const int32_t x_unit = kUnitXBytes << work.shift;
+  // Of the units of a turn.
+  uint32_t x_places[kStreamSlots][StreamedX<Unit>::kPlaces];
+#pragma unroll
+  for (int i = 0; i < kStreamSlots; ++i) {
+    const uint32_t first = x_lane + i * (kUnitXBytes << work.shift);
+#pragma unroll
+    for (int place = 0; place < StreamedX<Unit>::kPlaces; ++place) {
+      x_places[i][place] = Kept(StreamedX<Unit>::Place(first, place));
+    }
+  }
   StreamedX<Unit> x;
   x.is_there = lane / 4 < args.m;
   float sums[4] = {};
-  int stage = 0;
+  uint32_t stage_full = full;
+  uint32_t stage_at = 0;
   uint32_t parity = 0;
+  // Units of the chain behind those of this turn; -1: this turn has one unit.
+  auto behind = static_cast<int32_t>(Kept(work.count - kStreamSlots));
+  // A turn is a part of x and all slots: places of units are constants of the instructions.
 #pragma unroll 1
-  for (int32_t at = 0; at < work.count;) {
-    WaitBarrier(full + stage * 8, parity);
-    uint32_t x_at = x_lane + stage * places.stage_bytes;
-    const int32_t end = min(at + places.chain_units, work.count);
-#pragma unroll 1
-    for (; at < end; ++at) {
-      x.Load(x_at);
-      const Unit unit = slots.Next(codes_at, scales_at, zeros_at);
+  for (; behind > -kStreamSlots; behind -= kStreamSlots) {
+    WaitBarrier(stage_full, parity);
+#pragma unroll
+    for (int i = 0; i < kStreamSlots; ++i) {
+      if (i > 0 && behind <= i - kStreamSlots) break;
+      x.Load([at = x_places[i], stage_at](int place) { return at[place] + stage_at; });
+      const Unit unit = of_lane.template Oldest<kStreamSlots>(i * Slot::kBytes);
+      __syncwarp();
+      slots.Fill(i, behind > i);
       MultiplyStreamed<Pairs>(w, shared_words, unit, x, sums);
-      x_at += x_unit;
     }
-    ArriveByWarp(empty + stage * 8);
-    if (++stage == places.stages) {
-      stage = 0;
+    ArriveByWarp(stage_full + kStreamStages * 8);
+    stage_full += 8;
+    stage_at += places.stage_bytes;
+    if (stage_full == full + places.stages * 8) {
+      stage_full = full;
+      stage_at = 0;
       parity ^= 1;
     }
   }

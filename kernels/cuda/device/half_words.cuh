@@ -34,6 +34,7 @@ struct HalfWordInputs {
 template <class Unit>
 struct HalfWordUnit : Unit {
   using Inputs = HalfWordInputs;
+  uint32_t select;  // of permutations: the lane's half of words; set before Load
   uint4 others[2];
 
   __device__ static int CodesOffset(int lane) { return lane / 4 * 64 + lane % 2 * 16; }
@@ -51,9 +52,10 @@ struct HalfWordUnit : Unit {
 // permutation puts together a word of both halves.
 template <class Unit>
 struct HalfWordInt4Unit : HalfWordUnit<Unit> {
+  __device__ static uint32_t Select(int lane) { return lane % 4 < 2 ? 0x6240u : 0x7351u; }
   __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
     HalfWordUnit<Unit>::Load(codes, scale_bytes, zero_bytes);
-    const uint32_t select = threadIdx.x % 4 < 2 ? 0x6240u : 0x7351u;
+    const uint32_t select = this->select;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint4& word = this->words[half];
@@ -69,6 +71,7 @@ template <class Unit>
 struct HalfWordTableUnit : HalfWordUnit<Unit> {
   static_assert(Unit::kTableBytes == 256 * 256);
 
+  __device__ static uint32_t Select(int lane) { return 0x5504u + lane % 4 / 2 * 0x20u; }
   __device__ void Decode(const WeightView&, const uint32_t* table, int i, uint32_t (&low)[4],
                          uint32_t (&high)[4]) const {
     const uint4& word = this->words[i / 2];
@@ -81,16 +84,23 @@ struct HalfWordTableUnit : HalfWordUnit<Unit> {
   }
 
  private:
-  __device__ static void Lookup(const uint32_t* table, uint32_t word, uint32_t& first,
-                                uint32_t& second) {
+  __device__ void Lookup(const uint32_t* table, uint32_t word, uint32_t& first,
+                         uint32_t& second) const {
     const uint32_t lane_bytes = threadIdx.x % 32 * 4;
     const char* base = reinterpret_cast<const char*>(table);
-    const uint32_t select = 0x5504u + threadIdx.x % 4 / 2 * 0x20u;
+    const uint32_t select = this->select;
     first = *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, select));
     second =
         *reinterpret_cast<const uint32_t*>(base + __byte_perm(word, lane_bytes, select + 0x10u));
   }
 };
+
+template <class Unit>
+inline constexpr bool kTakesHalfWords = false;
+template <class Unit>
+inline constexpr bool kTakesHalfWords<HalfWordInt4Unit<Unit>> = true;
+template <class Unit>
+inline constexpr bool kTakesHalfWords<HalfWordTableUnit<Unit>> = true;
 
 }  // namespace nibble::cuda
 

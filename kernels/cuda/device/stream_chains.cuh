@@ -6,7 +6,6 @@
 #include "kernels/cuda/device/gemv_slots.cuh"
 #include "kernels/cuda/device/half_words.cuh"
 #include "kernels/cuda/device/output_factors.cuh"
-#include "kernels/cuda/device/shared_fragments.cuh"
 
 namespace nibble::cuda {
 
@@ -50,109 +49,142 @@ struct StreamWork {
   }
 };
 
-// A warp's slots: `own` is the first, filled and emptied in turn.
+// A warp's slots, filled and emptied in turn, and where the lane's 16 bytes of the chain's next
+// unit lie, counted in 16 bytes (up to 64 GB of codes): an address is then one instruction, where
+// pointers of 64 bits that move on take four.
 template <class Unit, int kSlots = kStreamSlots>
 struct StreamSlots {
   using Slot = SlotOf<Unit>;
   static constexpr int kBytes = kSlots * Slot::kBytes;
-  const StreamWork& work;
-  const uint32_t own;
-  const char* codes_from;
-  const char* extras_from;  // scales or zero points
-  int32_t extra_bytes;
-  int32_t left;  // units that are not asked for
-  uint32_t slot;
+  const WeightView& w;
+  const int lane;
+  const uint32_t to;  // the lane's place in the first slot
+  // From a unit of the chain to the next.
+  uint32_t code_step;
+  uint32_t scale_step;
+  uint32_t zero_step;
+  uint32_t codes;
+  uint32_t scales;
+  uint32_t zeros;
 
-  __device__ StreamSlots(const WeightView& w, const StreamWork& of_warp, uint32_t first_slot)
-      : work(of_warp), own(first_slot), left(of_warp.stored ? of_warp.count : 0), slot(first_slot) {
-    const int lane = work.lane;
-    const int64_t unit = static_cast<int64_t>(work.tile) * w.units + work.first;
-    const bool of_scales = lane < Slot::kScaleLanes;
-    extra_bytes = of_scales ? Unit::kScaleBytes : Unit::kZeroBytes;
-    codes_from = static_cast<const char*>(w.codes) + unit * Unit::kCodeBytes + lane * 16;
-    extras_from = (of_scales ? static_cast<const char*>(w.scales) + lane * 16
-                             : reinterpret_cast<const char*>(w.zero_points) +
-                                   (lane - Slot::kScaleLanes) * 16) +
-                  unit * extra_bytes;
+  __device__ StreamSlots(const WeightView& weight, const StreamWork& work, uint32_t own)
+      : w(weight),
+        lane(work.lane),
+        to(Kept(own + work.lane * 16)),
+        code_step((Unit::kCodeBytes / 16) << work.shift),
+        scale_step(Slot::kScaleLanes << work.shift),
+        zero_step(Slot::kZeroLanes << work.shift) {
+    const uint32_t unit = work.tile * weight.units + work.first;
+    codes = unit * (Unit::kCodeBytes / 16) + lane;
+    scales = unit * Slot::kScaleLanes + lane;
+    zeros = unit * Slot::kZeroLanes + lane - Slot::kScaleLanes;
   }
-  // To the slot at `to`, a unit that is so many of the chain's ahead of its next one.
-  __device__ void Copy(uint32_t to, int ahead) const {
-    const uint32_t at = to + work.lane * 16;
-    const char* from = codes_from + ahead * (Unit::kCodeBytes << work.shift);
+  // The chain's next unit, where there is one, to slot i; and the end of its group.
+  __device__ void Fill(int i, bool is_there) {
+    if (is_there) {
+      const uint32_t at = to + i * Slot::kBytes;
+      // In front of the codes: behind them the compiler branches around the copy all the same, and
+      // begins copies twice.
+      CopyAsync16BytesIf(lane < Slot::kScaleLanes, at + Slot::kScalesAt,
+                         static_cast<const uint4*>(w.scales) + scales);
+      if constexpr (Unit::kZeroBytes > 0) {
+        CopyAsync16BytesIf(lane >= Slot::kScaleLanes && lane < Slot::kExtraLanes,
+                           at + Slot::kScalesAt,
+                           reinterpret_cast<const uint4*>(w.zero_points) + zeros);
+      }
+      const auto* from = static_cast<const uint4*>(w.codes) + codes;
 #pragma unroll
-    for (int piece = 0; piece < Slot::kPieces; ++piece) {
-      CopyAsync16Bytes(at + piece * 512, from + piece * 512);
-    }
-    if (work.lane < Slot::kExtraLanes) {
-      CopyAsync16Bytes(at + Slot::kScalesAt, extras_from + ahead * (extra_bytes << work.shift));
-    }
-  }
-  // The chain's next unit, where there is one, to the slot at `to`; and the end of its group.
-  __device__ void Fill(uint32_t to) {
-    if (left > 0) {
-      Copy(to, 0);
-      codes_from += Unit::kCodeBytes << work.shift;
-      extras_from += extra_bytes << work.shift;
-      --left;
+      for (int piece = 0; piece < Slot::kPieces; ++piece) {
+        CopyAsync16Bytes(at + piece * 512, from + piece * 32);
+      }
+      codes += code_step;
+      scales += scale_step;
+      zeros += zero_step;
     }
     EndAsyncCopyGroup();
   }
-  __device__ void FillAll() {
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) Fill(own + i * Slot::kBytes);
+  // For loops, where they would be computed anew with every unit.
+  __device__ void KeepSteps() {
+    code_step = Kept(code_step);
+    scale_step = Kept(scale_step);
+    if constexpr (Unit::kZeroBytes > 0) zero_step = Kept(zero_step);
   }
-  // The oldest unit of kSlots groups.
-  __device__ Unit Oldest(uint32_t codes_at, uint32_t scales_at, uint32_t zeros_at) const {
+  // With the first units of `count`.
+  __device__ void FillAll(int32_t count) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) Fill(i, i < count);
+  }
+};
+
+// Where a lane finds what it needs of the unit in a warp's first slot.
+template <class Unit>
+struct StreamPlaces {
+  using Slot = SlotOf<Unit>;
+  uint32_t codes;
+  uint32_t scales;
+  uint32_t zeros;
+  uint32_t select = 0;  // of half words
+
+  __device__ StreamPlaces(int lane, uint32_t own)
+      : codes(Kept(own + Unit::CodesOffset(lane))),
+        scales(Kept(own + Slot::kScalesAt + lane / 4 * Unit::kRowScaleBytes)),
+        zeros(own + Slot::kZerosAt + lane / 4 * 2) {
+    if constexpr (Unit::kZeroBytes > 0) zeros = Kept(zeros);
+    if constexpr (kTakesHalfWords<Unit>) select = Kept(Unit::Select(lane));
+  }
+  // The oldest unit of kSlots groups, from `slot` bytes behind the first slot on.
+  template <int kSlots>
+  __device__ Unit Oldest(uint32_t slot) const {
     WaitForAsyncCopies<kSlots - 1>();
     __syncwarp();
     Unit unit;
-    unit.Load(slot + codes_at, slot + scales_at, slot + zeros_at);
-    return unit;
-  }
-  // The same, and its slot is filled again.
-  __device__ Unit Next(uint32_t codes_at, uint32_t scales_at, uint32_t zeros_at) {
-    const Unit unit = Oldest(codes_at, scales_at, zeros_at);
-    __syncwarp();
-    Fill(slot);
-    slot += Slot::kBytes;
-    if (slot == own + kBytes) slot = own;
+    if constexpr (kTakesHalfWords<Unit>) unit.select = select;
+    unit.Load(codes + slot, scales + slot, zeros + slot);
     return unit;
   }
 };
 
-// Bytes of a row of x that a turn of a load touches: of 16 bytes a lane, or of 8.
+// Bytes of a row of x that a pass of a load through the shared memory touches: of 16 bytes a lane,
+// or of 8.
 template <class Inputs>
-inline constexpr uint32_t kTurnBytes = 64;
+inline constexpr uint32_t kPassBytes = 64;
 template <>
-inline constexpr uint32_t kTurnBytes<HalfWordInputs> = 32;
+inline constexpr uint32_t kPassBytes<HalfWordInputs> = 32;
 
-// Rows of x lie alike in 128 bytes, and the rows that a turn touches, two or four, in banks of
+// Rows of x lie alike in 128 bytes, and the rows that a pass touches, two or four, in banks of
 // their own: parts of the 128 bytes change places with the row. This is what a place has added,
 // exclusive or.
 template <class Unit>
 __device__ inline uint32_t StreamSwizzle(int row) {
-  return static_cast<uint32_t>(row) * kTurnBytes<typename Unit::Inputs> % 128;
+  return static_cast<uint32_t>(row) * kPassBytes<typename Unit::Inputs> % 128;
 }
 
 // A lane's x of a unit, whole before the unit is waited for. Lanes whose row is not there have
-// zeros: their sums are not stored, and half a warp that reads nothing takes no turn of the shared
-// memory.
+// zeros: their sums are not stored, and half a warp that reads nothing makes no pass through the
+// shared memory.
 template <class Unit>
 struct StreamedX {
+  using Inputs = typename Unit::Inputs;
+  static constexpr int kPass = kPassBytes<Inputs>;
+  static constexpr int kPlaces = 128 / kPass;  // of the lane in 128 bytes
   bool is_there;
   uint4 parts[4] = {};
 
   // Where the lane's x of a unit begins, from the start of its row of it.
   __device__ static uint32_t Offset(int lane, int row) {
-    return Unit::Inputs::Offset(lane) ^ StreamSwizzle<Unit>(row);
+    return Inputs::Offset(lane) ^ StreamSwizzle<Unit>(row);
   }
-  __device__ void Load(uint32_t at) {
+  // Where its i-th place is, if the first is at `first`.
+  __device__ static uint32_t Place(uint32_t first, int i) { return first ^ i * kPass; }
+  // place_of: an address of each of the lane's places.
+  template <class PlaceOf>
+  __device__ void Load(const PlaceOf& place_of) {
     if (!is_there) return;
-    const auto place = [at](int offset) { return SwizzledPlace(at, offset); };
+    const auto at = [&](int offset) { return place_of(offset % 128 / kPass) + offset / 128 * 128; };
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      parts[i] = Unit::Inputs::Part([&](int offset) { return LoadShared16Bytes(place(offset)); },
-                                    [&](int offset) { return LoadShared8Bytes(place(offset)); }, i);
+      parts[i] = Inputs::Part([&](int offset) { return LoadShared16Bytes(at(offset)); },
+                              [&](int offset) { return LoadShared8Bytes(at(offset)); }, i);
     }
   }
 };

@@ -13,8 +13,8 @@ namespace nibble::cuda {
 inline constexpr int kTurnUnits = 4;
 
 // How x meets the codes in gemm_wgmma_cluster_turns.cuh: as it lies; put in the order of words of
-// codes (StageArrangement); or in that of half words (HalfWordSwaps), 16 inputs of a multiplication
-// by themselves.
+// codes (StageArrangement); or in that of half words (HalfWordSwaps), in which a multiplication
+// keeps its 16 inputs in a row.
 enum class ClusterX { kAsItLies, kWords, kHalfWords };
 
 // What the copies of a stage take: boxes of one unit of K of a block's rows.

@@ -66,59 +66,59 @@ struct TurnInt4Unit {
   }
 };
 
-// The same for x as it lies in memory (quad_units.cuh): half a unit's words at a time.
-template <bool kZeroPoints, HalfScales kScaleType>
-struct TurnQuadInt4Unit : TurnInt4Unit<kZeroPoints, kScaleType> {
-  using Words = Int4Words<BF16Pairs>;
-  uint4 quads[4];
+// What the next two have of it: half a unit's words at a time, by kLoads loads kStep bytes apart.
+template <bool kZeroPoints, HalfScales kScaleType, int kLoads, int kStep>
+struct TurnInt4Halves : TurnInt4Unit<kZeroPoints, kScaleType> {
+  uint4 loads[kLoads];
 
-  __device__ static int CodesOffset(int lane) { return lane / 4 * 64; }
   __device__ void LoadHalf(uint32_t codes) {
 #pragma unroll
-    for (int q = 0; q < 4; ++q) quads[q] = LoadShared16Bytes(codes + q * 16);
+    for (int i = 0; i < kLoads; ++i) loads[i] = LoadShared16Bytes(codes + i * kStep);
   }
   __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
     LoadHalf(codes);
     this->LoadFactors(scale_bytes, zero_bytes);
   }
   __device__ void LoadSecond(uint32_t codes) { LoadHalf(codes + 512); }
+  // Word `load` of the lane's two rows, of 32 inputs from 32 i on.
+  __device__ uint32_t Low(int load, int i) const {
+    return i % 2 == 0 ? loads[load].x : loads[load].z;
+  }
+  __device__ uint32_t High(int load, int i) const {
+    return i % 2 == 0 ? loads[load].y : loads[load].w;
+  }
+};
+
+// For x as it lies in memory (quad_units.cuh).
+template <bool kZeroPoints, HalfScales kScaleType>
+struct TurnQuadInt4Unit : TurnInt4Halves<kZeroPoints, kScaleType, 4, 16> {
+  using Words = Int4Words<BF16Pairs>;
+
+  __device__ static int CodesOffset(int lane) { return lane / 4 * 64; }
   __device__ void Decode(uint32_t, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
     const int nibble = threadIdx.x % 4 * 4;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      const uint32_t of_low = i % 2 == 0 ? quads[q].x : quads[q].z;
-      const uint32_t of_high = i % 2 == 0 ? quads[q].y : quads[q].w;
-      low[q] = Words::Lowest(of_low >> nibble, this->zeros[0].low);
-      high[q] = Words::Lowest(of_high >> nibble, this->zeros[1].low);
+      low[q] = Words::Lowest(this->Low(q, i) >> nibble, this->zeros[0].low);
+      high[q] = Words::Lowest(this->High(q, i) >> nibble, this->zeros[1].low);
     }
   }
 };
 
-// The same for x in the order of half words (HalfWordSwaps), 16 inputs in a row a multiplication: a
-// lane takes the halves of words that half_words.cuh has, half a unit's words at a time.
+// For x in the order of half words (HalfWordSwaps), 16 inputs in a row a multiplication: a lane
+// takes the halves of words that half_words.cuh has, of the first 16 of every 32 inputs and of the
+// others.
 template <bool kZeroPoints, HalfScales kScaleType>
-struct TurnHalfWordInt4Unit : TurnInt4Unit<kZeroPoints, kScaleType> {
+struct TurnHalfWordInt4Unit : TurnInt4Halves<kZeroPoints, kScaleType, 2, 32> {
   using Words = Int4Words<BF16Pairs>;
-  uint4 of_16[2];  // words of the first 16 of every 32 inputs, and of the others
 
   __device__ static int CodesOffset(int lane) { return lane / 4 * 64 + lane % 2 * 16; }
-  __device__ void LoadHalf(uint32_t codes) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) of_16[j] = LoadShared16Bytes(codes + j * 32);
-  }
-  __device__ void Load(uint32_t codes, uint32_t scale_bytes, uint32_t zero_bytes) {
-    LoadHalf(codes);
-    this->LoadFactors(scale_bytes, zero_bytes);
-  }
-  __device__ void LoadSecond(uint32_t codes) { LoadHalf(codes + 512); }
   __device__ void Decode(uint32_t, int i, uint32_t (&low)[4], uint32_t (&high)[4]) const {
     const int half = threadIdx.x % 4 / 2 * 8;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const uint32_t of_low = i % 2 == 0 ? of_16[j].x : of_16[j].z;
-      const uint32_t of_high = i % 2 == 0 ? of_16[j].y : of_16[j].w;
-      Words::DecodeHalf(of_low >> half, this->zeros[0], low[2 * j], low[2 * j + 1]);
-      Words::DecodeHalf(of_high >> half, this->zeros[1], high[2 * j], high[2 * j + 1]);
+      Words::DecodeHalf(this->Low(j, i) >> half, this->zeros[0], low[2 * j], low[2 * j + 1]);
+      Words::DecodeHalf(this->High(j, i) >> half, this->zeros[1], high[2 * j], high[2 * j + 1]);
     }
   }
 };

@@ -18,9 +18,10 @@ struct Cost {
 };
 
 // As measured on an H200: 4096 to 16384 outputs, 4096 to 28672 inputs, 16 to 512 rows of BF16
-// (kernels/README.md); of INT4 g128, but pairs of 256 outputs in no turns of INT4 g64 and NF4. Of
-// 64 and 128 outputs NF4 takes a tenth more. The costs of F16 past 64 rows follow from these and
-// from what the tensor cores take, as its tiles have 128 outputs at most.
+// (kernels/README.md), of INT4 g128. Pairs of 256 outputs outside of turns are those of INT4 g64
+// and NF4; of 64 and 128 outputs, where pairs win by far, those of INT4 g128 a unit at a time: NF4
+// takes a tenth more. The costs of F16 past 64 rows follow from these and from what the tensor
+// cores take, as its tiles have 128 outputs at most.
 Cost SharedCost(int columns, int groups, bool arranged_before) {
   // x of INT4 is put in order in the stages, that of tables by a kernel before.
   const double before_us = arranged_before ? 1.7 : 0;

@@ -110,10 +110,10 @@ cudaError_t LaunchWgmmaClusterInt4F16Zero(const WeightView& view, const WgmmaPla
 // Pairs in turns, with x in its ring in the order of words or of half words, or as it lies.
 cudaError_t LaunchClusterTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
                                    const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchClusterOrderedTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
-                                                   const WgmmaLaunch& launch, cudaStream_t stream);
-cudaError_t LaunchClusterOrderedTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
-                                              const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+                                                const WgmmaLaunch& launch, cudaStream_t stream);
+cudaError_t LaunchClusterWordTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
+                                           const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchClusterHalfWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
                                                     const WgmmaLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchClusterHalfWordTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,

@@ -21,7 +21,7 @@ cudaError_t LaunchChainInt4Unit(const WeightView& view, const GemvArgs& args,
   if (launch.of_half > 0) {
     using HalfWords = HalfWordInt4Unit<Unit>;
     return OnceFits(view, args, launch)
-               ? LaunchOnce<Pairs, InOrderUnit<Unit>>(view, args, launch, stream)
+               ? LaunchOnce<Pairs, SideBySide<HalfWords>>(view, args, launch, stream)
                : LaunchStream<Pairs, HalfWords>(view, args, launch, stream);
   }
   // Products of four groups a unit do not fit the registers.

@@ -11,26 +11,19 @@
 
 namespace nibble::cuda {
 
-// The stages of a half and the units of each chain in a part of x: kUnits of them, or fewer where
-// not three parts would fit.
+// The stages of a half: three at least where x has as many parts.
 template <class Unit>
 void DivideStreamedX(const WeightView& view, int m, int of_half, StreamArgs& places) {
-  constexpr int kUnits = 2;
   constexpr int kLeastStages = 3;
   constexpr int kMostRows = 8;
-  constexpr int kMostOfHalf = 4;
   constexpr int kRoom =
       (kBlockSharedBytes - Unit::kTableBytes - kSlotsWarps * StreamSlots<Unit>::kBytes) / 2;
-  static_assert(kRoom >= kLeastStages * kMostRows * kMostOfHalf * kUnitXBytes);
-  const int units = (view.units + 1) / 2;
-  for (places.chain_units = kUnits;; --places.chain_units) {
-    const int part = places.chain_units * of_half;
-    const int parts = (units + part - 1) / part;
-    places.x_row_bytes = part * kUnitXBytes;
-    places.stage_bytes = m * places.x_row_bytes;
-    places.stages = std::min({parts, kStreamStages, kRoom / places.stage_bytes});
-    if (places.stages >= std::min(kLeastStages, parts) || places.chain_units == 1) return;
-  }
+  static_assert(kRoom >= kLeastStages * kMostRows * kStreamMostOfHalf * kStreamSlots * kUnitXBytes);
+  const int part = kStreamSlots * of_half;
+  const int parts = ((view.units + 1) / 2 + part - 1) / part;
+  places.x_row_bytes = part * kUnitXBytes;
+  places.stage_bytes = m * places.x_row_bytes;
+  places.stages = std::min({parts, kStreamStages, kRoom / places.stage_bytes});
 }
 
 // Weights of launch.of_half > 0.

@@ -7,9 +7,9 @@
 namespace nibble::cuda {
 
 // How pairs of so many rows of x, 16, 32 or 64, and outputs, 64, 128 or 256, meet x: what took
-// least on an H200 (kernels/README.md). Putting it in order is the same work for any number of
-// outputs, and grows with the rows. in_a_row: a multiplication must take 16 inputs in a row, as the
-// GEMV does that adds the same chains.
+// least on an H200, with zero points or without (kernels/README.md). Putting it in order is the
+// same work for any number of outputs, and grows with the rows. in_a_row: a multiplication must
+// take 16 inputs in a row, as the GEMV does that adds the same chains.
 constexpr ClusterX PairsX(int columns, int outputs, bool in_a_row) {
   constexpr ClusterX kAsItLies = ClusterX::kAsItLies;
   constexpr ClusterX kWords = ClusterX::kWords;

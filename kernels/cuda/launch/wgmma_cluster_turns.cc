@@ -11,8 +11,8 @@ cudaError_t LaunchClusterTurnsInt4(const WeightView& view, const WgmmaPlan& plan
       case ClusterX::kAsItLies:
         return zero_points ? LaunchClusterQuadTurnsInt4Zero : LaunchClusterQuadTurnsInt4Symmetric;
       case ClusterX::kWords:
-        return zero_points ? LaunchClusterOrderedTurnsInt4Zero
-                           : LaunchClusterOrderedTurnsInt4Symmetric;
+        return zero_points ? LaunchClusterWordTurnsInt4Zero
+                           : LaunchClusterWordTurnsInt4Symmetric;
       case ClusterX::kHalfWords:
         break;
     }

@@ -39,8 +39,8 @@ cudaError_t LaunchClusterTurnsScales(const WeightView& view, const WgmmaPlan& pl
 
 // x put in the order of words.
 template <bool kZeroPoints>
-cudaError_t LaunchClusterOrderedTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
-                                          const WgmmaLaunch& launch, cudaStream_t stream) {
+cudaError_t LaunchClusterWordTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
+                                       const WgmmaLaunch& launch, cudaStream_t stream) {
   return LaunchClusterTurnsScales<TurnInt4Unit, kZeroPoints, ClusterX::kWords>(view, plan, launch,
                                                                                stream);
 }

@@ -28,6 +28,13 @@ TEST(ChainsOf, FourBitsInHalvesWhilePairsOfBlocksTakeAllOutputsAtOnce) {
   EXPECT_EQ(ChainsFor(Format::kNF4, 66 * 256 + 1, 4096).of_half, 0);
 }
 
+TEST(ChainsOf, FourBitsInOneWhereUnitsAreTooManyToCount) {
+  constexpr int64_t kMostInputs = int64_t{1} << 22;
+  EXPECT_EQ(ChainsFor(Format::kInt4, 4096, kMostInputs).of_half, 4);
+  EXPECT_EQ(ChainsFor(Format::kInt4, 4096, kMostInputs + 128).count, 1);
+  EXPECT_EQ(ChainsFor(Format::kInt4, 4096, kMostInputs + 128).of_half, 0);
+}
+
 TEST(ChainsOf, Fp8InEqualPartsOfFourUnitsAtLeast) {
   constexpr struct {
     int64_t n, k;
@@ -109,16 +116,22 @@ TEST(HasChainKernels, OfWhatNoOtherKernelMeetsInBatchInvariantMode) {
 }
 
 // x of K in halves comes in parts, that of one chain fits whole.
-TEST(CudaKernelFits, UpToEightRowsOf4BitsAndAnyKInHalves) {
+TEST(CudaKernelFits, UpToEightRowsOf4BitsInHalves) {
   constexpr struct {
     Format format;
     int64_t n, k;
     int64_t rows;
-  } kCases[] = {{Format::kInt4, 64, 128, 8},      {Format::kInt4, 4096, 4096, 8},
-                {Format::kInt4, 16896, 28672, 8}, {Format::kInt4, 4096, int64_t{1} << 40, 8},
-                {Format::kNF4, 4096, 4096, 8},    {Format::kNF4, 8192, 28672, 8},
-                {Format::kInt4, 28672, 4096, 8},  {Format::kInt4, 28672, 28672, 2},
-                {Format::kNF4, 28672, 4096, 8},   {Format::kNF4, 28672, 28672, 2}};
+  } kCases[] = {{Format::kInt4, 64, 128, 8},
+                {Format::kInt4, 4096, 4096, 8},
+                {Format::kInt4, 16896, 28672, 8},
+                {Format::kInt4, 4096, int64_t{1} << 22, 8},
+                {Format::kInt4, 4096, int64_t{1} << 40, 0},
+                {Format::kNF4, 4096, 4096, 8},
+                {Format::kNF4, 8192, 28672, 8},
+                {Format::kInt4, 28672, 4096, 8},
+                {Format::kInt4, 28672, 28672, 2},
+                {Format::kNF4, 28672, 4096, 8},
+                {Format::kNF4, 28672, 28672, 2}};
   for (const auto& [format, n, k, rows] : kCases) {
     Problem problem;
     problem.input = DType::kBF16;

@@ -2,9 +2,9 @@
 
 namespace nibble::cuda {
 
-cudaError_t LaunchClusterOrderedTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
+cudaError_t LaunchClusterWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
                                                    const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterOrderedTurnsInt4<false>(view, plan, launch, stream);
+  return LaunchClusterWordTurnsInt4<false>(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda
