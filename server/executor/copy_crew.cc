@@ -15,49 +15,65 @@ CopyCrew::~CopyCrew() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void CopyCrew::Run(size_t count, const std::function<void(size_t)>& copy) {
-  std::unique_lock in_use(in_use_, std::try_to_lock);
-  if (threads_.empty() || count < 2 || !in_use.owns_lock()) {
-    for (size_t i = 0; i < count; ++i) copy(i);
-    return;
+void CopyCrew::Run(size_t count, const std::function<void(size_t)>& copy,
+                   const std::function<void(size_t)>& progress) {
+  std::unique_lock in_use(in_use_, std::defer_lock);
+  size_t copied = 0;  // every one below was
+  const auto takes_helpers = [&] {
+    return !threads_.empty() && count - copied >= 2 && in_use.try_lock();
+  };
+  while (copied < count && !takes_helpers()) {
+    copy(copied);
+    progress(++copied);
   }
+  if (copied == count) return;
+  Copies copies{.copy = copy,
+                .count = count,
+                .next = copied,
+                .done = std::make_unique<std::atomic<bool>[]>(count)};
   {
     std::lock_guard lock(mutex_);
-    next_.store(0, std::memory_order_relaxed);
-    copy_ = &copy;
-    count_ = count;
+    copies_ = &copies;
     ++call_;
   }
   changed_.notify_all();
-  TakeParts(copy, count);
-  std::unique_lock lock(mutex_);
-  copy_ = nullptr;  // a helper that wakes now has nothing to do
-  changed_.wait(lock, [this] { return helping_ == 0; });
+  while (copies.Take() < count) {
+    const size_t before = copied;
+    while (copied < count && copies.done[copied].load(std::memory_order_acquire)) ++copied;
+    if (copied > before) progress(copied);
+  }
+  {
+    std::unique_lock lock(mutex_);
+    copies_ = nullptr;  // a helper that wakes now has nothing to do
+    changed_.wait(lock, [this] { return helping_ == 0; });
+  }
+  // At most a piece of each helper, and what lies behind it.
+  if (copied < count) progress(count);
 }
 
 void CopyCrew::Help() {
   size_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || (copy_ != nullptr && call_ != seen); });
+    changed_.wait(lock, [&] { return stopping_ || (copies_ != nullptr && call_ != seen); });
     if (stopping_) return;
     seen = call_;
-    const std::function<void(size_t)>& copy = *copy_;
-    const size_t count = count_;
+    Copies& copies = *copies_;
     ++helping_;
     lock.unlock();
-    TakeParts(copy, count);
+    while (copies.Take() < copies.count) {
+    }
     lock.lock();
     if (--helping_ == 0) changed_.notify_all();
   }
 }
 
-void CopyCrew::TakeParts(const std::function<void(size_t)>& copy, size_t count) {
-  while (true) {
-    const size_t part = next_.fetch_add(1, std::memory_order_relaxed);
-    if (part >= count) return;
-    copy(part);
-  }
+size_t CopyCrew::Copies::Take() {
+  const size_t part = next.fetch_add(1, std::memory_order_relaxed);
+  if (part >= count) return count;
+  copy(part);
+  done[part].store(true, std::memory_order_release);
+  return part;
 }
 
 }  // namespace nibble::server

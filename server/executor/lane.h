@@ -66,9 +66,12 @@ class Lane {
 
   absl::Status Execute(const Batch& batch, const Operation& operation, const Problem& problem,
                        const Choice& choice, double* compute_us);
-  template <class Copy>
-  void ForEach(std::span<const Slice> slices, const Copy& copy);
-  // Rows of the requests to staging memory and, `streamed`, all of it on to the device.
+  // copy(slice) for each, by several threads if there is much; `progress` as in
+  // CopyCrew::Run.
+  template <class Copy, class Progress>
+  void ForEach(std::span<const Slice> slices, const Copy& copy, const Progress& progress);
+  // Rows of the requests to staging memory and, `streamed`, all of it on to the device. After an
+  // error what was enqueued still reads the buffers; the rest is gathered all the same.
   absl::Status GatherInputs(const Batch& batch, const Operation& operation, const Layout& layout,
                             bool streamed);
   void ScatterOutputs(const Batch& batch, const Operation& operation, const Layout& layout);

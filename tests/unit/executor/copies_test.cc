@@ -218,17 +218,17 @@ TEST_P(CopiesTest, BatchesOfAllShapesFromSeveralCallers) {
 }
 
 TEST_P(CopiesTest, ACopyThatFailsOnTheWayFailsItsBatchAlone) {
-  constexpr int64_t kRows = 1500;  // 23.4 MiB: six parts on the way in, one copy out
+  constexpr int64_t kRows = 1500;  // 23.4 MiB: twelve parts on the way in, one copy out
   std::mt19937 random(7);
   const auto pass = std::make_shared<const Pass>(std::vector<int64_t>{8192, 8192}, std::byte{3});
-  for (int failing = 0; failing < 8; ++failing) {
+  for (int failing = 0; failing < 14; ++failing) {
     device_.copies_until_failure = failing;
     PassRequest request(pass, kRows, random);
     std::promise<absl::Status> done;
     executor_->Run({.pieces = {{request.job, 0, kRows}}, .rows = kRows},
                    [&](const BatchResult& result) { done.set_value(result.status); });
     const bool failed = !done.get_future().get().ok();
-    EXPECT_EQ(failed, std::get<0>(GetParam()) && failing < 7) << failing;
+    EXPECT_EQ(failed, std::get<0>(GetParam()) && failing < 13) << failing;
     EXPECT_TRUE(request.IsRight(0, failed ? 0 : kRows));
   }
 }

@@ -8,10 +8,21 @@
 namespace nibble::server {
 namespace {
 
-// How often each of `count` parts is copied.
+// How often each of `count` parts is copied. Progress grows to `count`, on this thread, and is
+// never ahead of the copies.
 std::vector<int> Copies(CopyCrew& crew, size_t count) {
   std::vector<int> copies(count);
-  crew.Run(count, [&](size_t part) { ++copies[part]; });
+  size_t copied = 0;
+  const std::thread::id caller = std::this_thread::get_id();
+  crew.Run(
+      count, [&](size_t part) { ++copies[part]; },
+      [&](size_t below) {
+        EXPECT_EQ(std::this_thread::get_id(), caller);
+        EXPECT_GT(below, copied);
+        EXPECT_LE(below, count);
+        for (; copied < below && copied < count; ++copied) EXPECT_EQ(copies[copied], 1) << copied;
+      });
+  EXPECT_EQ(copied, count);
   return copies;
 }
 
@@ -24,6 +35,14 @@ TEST_P(CopyCrewTest, CopiesEveryPartOnce) {
       ASSERT_EQ(Copies(crew, count), std::vector<int>(count, 1));
     }
   }
+}
+
+TEST(CopyCrew, WithoutHelpersSaysAfterEveryPart) {
+  CopyCrew crew(0);
+  std::vector<size_t> calls;
+  crew.Run(
+      3, [](size_t) {}, [&](size_t below) { calls.push_back(below); });
+  EXPECT_EQ(calls, (std::vector<size_t>{1, 2, 3}));
 }
 
 TEST_P(CopyCrewTest, ServesCallersAtOnce) {
