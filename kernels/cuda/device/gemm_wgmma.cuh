@@ -199,6 +199,23 @@ __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, Un
   }
 }
 
+// sums and the products of part `part` of a unit, kSteps x 16 inputs, with x, whose halves of a
+// unit are kHalfBytes apart; `starts`: sums begin at 0. The part before has ended on return.
+template <class Pairs, int kHalfBytes, int kSums, int kSteps>
+__device__ inline void MultiplyUnitPart(float (&sums)[kSums],
+                                        const uint32_t (&fragments)[kSteps][4], uint64_t x,
+                                        int part, bool starts) {
+  WgmmaFence();
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const int at = part * kSteps + i;  // of 16 inputs
+    Wgmma(Pairs{}, sums, fragments[i], x + at / 4 * (kHalfBytes >> 4) + at % 4 * kSwizzledStep,
+          starts && i == 0 ? 0 : 1);
+  }
+  WgmmaCommit();
+  WgmmaWait<1>();
+}
+
 template <class Pairs, class Unit, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     WgmmaKernel(const __grid_constant__ WeightView w, const __grid_constant__ WgmmaArgs args,
@@ -305,16 +322,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           }
           HoldRegisters(sums);
           HoldRegisters(fragments);
-          WgmmaFence();
-#pragma unroll
-          for (int i = 0; i < kBlocks * 2; ++i) {
-            const int at = part * kBlocks * 2 + i;  // of 16 inputs
-            Wgmma(Pairs{}, sums, fragments[i],
-                  x + at / 4 * (Stage::kHalfBytes >> 4) + at % 4 * kSwizzledStep,
-                  starts && i == 0 ? 0 : 1);
-          }
-          WgmmaCommit();
-          WgmmaWait<1>();
+          MultiplyUnitPart<Pairs, Stage::kHalfBytes>(sums, fragments, x, part, starts);
           HoldRegisters(a[(part + 1) % 2]);
           scale = now.Scale(w, part * kScales / kParts);
         }

@@ -222,16 +222,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       HoldRegisters(fragments);
       if (part == 0) await_x(x_slot);
       if (part == kParts - 1) ArriveByWarp(empty + slot.stage * 8);
-      WgmmaFence();
-#pragma unroll
-      for (int i = 0; i < kBlocks * 2; ++i) {
-        const int at = part * kBlocks * 2 + i;  // of 16 inputs
-        Wgmma(Pairs{}, sums, fragments[i],
-              x + at / 4 * (Rings::kXHalfBytes >> 4) + at % 4 * kSwizzledStep,
-              starts && i == 0 ? 0 : 1);
-      }
-      WgmmaCommit();
-      WgmmaWait<1>();
+      MultiplyUnitPart<Pairs, Rings::kXHalfBytes>(sums, fragments, x, part, starts);
       HoldRegisters(a[(part + 1) % 2]);
       scale = now.Scale(w, part * kScales / kParts);
     }

@@ -131,15 +131,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         HoldRegisters(fragments);
         if (part == 0) AwaitPhase(barrier + kXReadableAt + x_stage * kSplits * 8, x_parity);
         if (part == kParts - 1) ArriveByWarp(barrier + kEmptyAt + stage * kSplits * 8);
-        WgmmaFence();
-#pragma unroll
-        for (int i = 0; i < kBlocks * 2; ++i) {
-          const int at = part * kBlocks * 2 + i;  // of 16 inputs
-          Wgmma(BF16Pairs{}, sums, fragments[i],
-                x + at / 4 * (Rings::kXHalfBytes >> 4) + at % 4 * kSwizzledStep, at == 0 ? 0 : 1);
-        }
-        WgmmaCommit();
-        WgmmaWait<1>();
+        MultiplyUnitPart<BF16Pairs, Rings::kXHalfBytes>(sums, fragments, x, part, part == 0);
         HoldRegisters(a[(part + 1) % 2]);
       }
       scale = now.Scale();
