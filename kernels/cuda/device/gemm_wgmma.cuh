@@ -199,8 +199,9 @@ __device__ inline void DecodePart(const WeightView& w, const uint32_t* table, Un
   }
 }
 
-// sums and the products of part `part` of a unit, kSteps x 16 inputs, with x, whose halves of a
-// unit are kHalfBytes apart; `starts`: sums begin at 0. The part before has ended on return.
+// Adds to sums, which begin at 0 where it `starts`, the products of x and of part `part` of a
+// unit, kSteps x 16 inputs. Halves of a unit of x are kHalfBytes apart. On return the part before
+// has ended.
 template <class Pairs, int kHalfBytes, int kSums, int kSteps>
 __device__ inline void MultiplyUnitPart(float (&sums)[kSums],
                                         const uint32_t (&fragments)[kSteps][4], uint64_t x,
