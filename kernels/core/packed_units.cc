@@ -86,7 +86,8 @@ Chains ChainsOf(const WeightSpec& spec) {
   constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kMostOutputs = 256;  // of a tile
   if (spec.format != Format::kFP8) {
-    // Past these gemv_stream.cuh, which counts pieces of 16 bytes of codes, could count past 32 bits.
+    // Past these gemv_stream.cuh, which counts pieces of 16 bytes of codes, could count past 32
+    // bits.
     constexpr int64_t kMostInputs = int64_t{1} << 22;
     if (spec.k > kMostInputs) return {};
     // The fewest outputs a tile whose pairs of blocks all run at once, as WgmmaPlan divides.

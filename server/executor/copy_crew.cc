@@ -37,7 +37,7 @@ void CopyCrew::Run(size_t count, const std::function<void(size_t)>& copy,
     ++call_;
   }
   changed_.notify_all();
-  while (copies.Take() < count) {
+  while (copies.Take()) {
     const size_t before = copied;
     while (copied < count && copies.done[copied].load(std::memory_order_acquire)) ++copied;
     if (copied > before) progress(copied);
@@ -61,19 +61,19 @@ void CopyCrew::Help() {
     Copies& copies = *copies_;
     ++helping_;
     lock.unlock();
-    while (copies.Take() < copies.count) {
+    while (copies.Take()) {
     }
     lock.lock();
     if (--helping_ == 0) changed_.notify_all();
   }
 }
 
-size_t CopyCrew::Copies::Take() {
+bool CopyCrew::Copies::Take() {
   const size_t part = next.fetch_add(1, std::memory_order_relaxed);
-  if (part >= count) return count;
+  if (part >= count) return false;
   copy(part);
   done[part].store(true, std::memory_order_release);
-  return part;
+  return true;
 }
 
 }  // namespace nibble::server

@@ -36,8 +36,8 @@ class CopyCrew {
     std::atomic<size_t> next;
     std::unique_ptr<std::atomic<bool>[]> done;  // [count]
 
-    // Copies the next one and returns it; `count` where there is none.
-    size_t Take();
+    // Copies the next one; whether there was one.
+    bool Take();
   };
   void Help();
 

@@ -37,7 +37,9 @@ class StageArrangement {
     constexpr int kParts = 2 * kRows / kArrangedRows;
 #pragma unroll
     for (int part = 0; part < kParts; part += kArrangingWarps) {
-      if (part + warp < kParts) ArrangeRows(at + (part + warp) * kArrangedBytes);
+      if (part + warp >= kParts) continue;
+      const uint32_t eight = at + (part + warp) * kArrangedBytes;
+      ArrangeEights<1>(eight + from_, eight + (from_ ^ 64), eight + to_, eight + (to_ ^ 64));
     }
     FenceAsyncProxy();  // wgmma reads it
   }
@@ -45,34 +47,35 @@ class StageArrangement {
   // for what it stores of the first.
   template <int kRows>
   __device__ void ArrangeAll(uint32_t at) const {
-    const uint32_t from = at + from_;
-    const uint32_t to = at + to_;
+    const uint32_t first_from = at + from_;
+    const uint32_t first_to = at + to_;
 #pragma unroll
     for (int part = 0; part < 2 * kRows / kArrangedRows; part += 2) {
-      ArrangeTwo(from + part * kArrangedBytes, to + part * kArrangedBytes);
+      const uint32_t from = first_from + part * kArrangedBytes;
+      const uint32_t to = first_to + part * kArrangedBytes;
+      ArrangeEights<2>(from, from ^ 64, to, to ^ 64);
     }
     FenceAsyncProxy();  // wgmma reads it
   }
 
  private:
-  __device__ static void ArrangeTwo(uint32_t from, uint32_t to) {
-    const uint4 first = LoadSharedMatrices(from);
-    const uint4 second = LoadSharedMatrices(from ^ 64);
-    const uint4 third = LoadSharedMatrices(from + kArrangedBytes);
-    const uint4 fourth = LoadSharedMatrices((from ^ 64) + kArrangedBytes);
-    __syncwarp();
-    StoreShared16Bytes(to, first);
-    StoreShared16Bytes(to ^ 64, second);
-    StoreShared16Bytes(to + kArrangedBytes, third);
-    StoreShared16Bytes((to ^ 64) + kArrangedBytes, fourth);
-  }
-  __device__ void ArrangeRows(uint32_t at) const {
+  // From and to: the lane's places in the first 32 inputs of the first eight, and in the others.
+  template <int kEights>
+  __device__ static void ArrangeEights(uint32_t from, uint32_t from_others, uint32_t to,
+                                       uint32_t to_others) {
+    uint4 words[kEights][2];
     // Of four matrices of 8 rows and 16 bytes a lane gets a word each: what it stores.
-    const uint4 first = LoadSharedMatrices(at + from_);
-    const uint4 second = LoadSharedMatrices(at + (from_ ^ 64));
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      words[i][0] = LoadSharedMatrices(from + i * kArrangedBytes);
+      words[i][1] = LoadSharedMatrices(from_others + i * kArrangedBytes);
+    }
     __syncwarp();
-    StoreShared16Bytes(at + to_, first);
-    StoreShared16Bytes(at + (to_ ^ 64), second);
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      StoreShared16Bytes(to + i * kArrangedBytes, words[i][0]);
+      StoreShared16Bytes(to_others + i * kArrangedBytes, words[i][1]);
+    }
   }
 
   const uint32_t from_;

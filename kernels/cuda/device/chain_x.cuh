@@ -41,6 +41,12 @@ __device__ inline void CopyChainXInBulk(const GemvArgs& args, const ChainUnits& 
   }
 }
 
+// In a kSwizzled row: `offset` bytes, a multiple of 32, behind the place `at`, which itself lies in
+// the first quarter.
+__device__ inline uint32_t SwizzledPlace(uint32_t at, int offset) {
+  return (at ^ (offset & 96)) + (offset & ~127);
+}
+
 // The bits of a place in kSwizzled rows that the row changes.
 __device__ inline uint32_t QuarterSwizzle(int row) { return row % 4 * 32; }
 

@@ -53,9 +53,13 @@ struct WgmmaClusterBarriers {
   uint64_t inbox;
   uint64_t x_ready[kClusterMaxXStages];  // x is full, and arranged
 };
-inline constexpr uint32_t kClusterXReadyAt = 2 * kClusterMaxXStages * 8 + 8;  // from `x_full`
-static_assert(sizeof(WgmmaClusterBarriers) ==
-              (2 * kClusterMaxStages + 3 * kClusterMaxXStages + 1) * 8);
+// From `full`.
+inline constexpr uint32_t kClusterEmptyAt = kClusterMaxStages * 8;
+inline constexpr uint32_t kClusterXFullAt = 2 * kClusterEmptyAt;
+inline constexpr uint32_t kClusterXEmptyAt = kClusterXFullAt + kClusterMaxXStages * 8;
+inline constexpr uint32_t kClusterInboxAt = kClusterXEmptyAt + kClusterMaxXStages * 8;
+inline constexpr uint32_t kClusterXReadyAt = kClusterInboxAt + 8;
+static_assert(sizeof(WgmmaClusterBarriers) == kClusterXReadyAt + kClusterMaxXStages * 8);
 inline constexpr int kClusterArrangingWarps = 2;  // beside those whose threads fill the rings
 
 constexpr int Lesser(int a, int b) { return a < b ? a : b; }
@@ -189,7 +193,7 @@ __device__ inline void ArrangeClusterX(const WgmmaClusterWork& work, int warp, i
     const uint32_t barrier = full + slot.stage * 8;
     WaitBarrier(barrier, slot.parity);
     lanes.ArrangeAll<Shape::kColumns>(ring + slot.stage * Rings::kXBytes);
-    ArriveByWarp(barrier + kClusterXReadyAt);
+    ArriveByWarp(barrier + kClusterXReadyAt - kClusterXFullAt);
     slot.AdvanceBy(kClusterArrangingWarps, Rings::kXStages);
   }
 }
@@ -203,7 +207,7 @@ __device__ inline void InitClusterBarriers(uint32_t full, uint32_t empty, uint32
   InitRing(x_full, x_empty, Rings::kXStages, Shape::kTiles);
   if constexpr (Shape::kX != ClusterX::kAsItLies) {
     for (int stage = 0; stage < Rings::kXStages; ++stage) {
-      InitBarrier(x_full + kClusterXReadyAt + stage * 8, kWarpArrivals);
+      InitBarrier(full + kClusterXReadyAt + stage * 8, kWarpArrivals);
     }
   }
   InitBarrier(inbox, 1);

@@ -21,10 +21,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __shared__ WgmmaClusterBarriers barriers;
   static_assert(sizeof(barriers) + kClusterSharedBytes <= 227 * 1024);
   const uint32_t full = Kept(SharedAddress(barriers.full));
-  const uint32_t empty = full + kClusterMaxStages * 8;
-  const uint32_t x_full = empty + kClusterMaxStages * 8;
-  const uint32_t x_empty = x_full + kClusterMaxXStages * 8;
-  const uint32_t inbox_barrier = x_empty + kClusterMaxXStages * 8;
+  const uint32_t empty = full + kClusterEmptyAt;
+  const uint32_t x_full = full + kClusterXFullAt;
+  const uint32_t x_empty = full + kClusterXEmptyAt;
+  const uint32_t inbox_barrier = full + kClusterInboxAt;
   const uint32_t table = SharedAddress(shared_words);
   const uint32_t x_ring = (table + Unit::kTableBytes + kWgmmaAlign - 1) / kWgmmaAlign * kWgmmaAlign;
   const uint32_t ring = x_ring + Rings::kWeightsAt;
@@ -96,14 +96,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         AwaitPhase(x_barrier + (x_full - full), x_slot.parity);
       }
       if (part == 3) ArriveByWarp(barrier + (empty - full));
-      WgmmaFence();
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        Wgmma(BF16Pairs{}, sums, fragments[i],
-              x + part / 2 * (Rings::kXHalfBytes >> 4) + (part % 2 * 2 + i) * kSwizzledStep, 1);
-      }
-      WgmmaCommit();
-      WgmmaWait<1>();
+      MultiplyUnitPart<BF16Pairs, Rings::kXHalfBytes>(sums, fragments, x, part, false);
       HoldRegisters(a[(part + 1) % 2]);
       if (part == 0 && before != 0) ArriveByWarp(before);
     }

@@ -50,13 +50,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   extern __shared__ __align__(1024) uint32_t shared_words[];
   __shared__ WgmmaClusterBarriers barriers;
   static_assert(sizeof(barriers) + kClusterSharedBytes <= 227 * 1024);
-  constexpr uint32_t kEmptyAt = kClusterMaxStages * 8;
-  constexpr uint32_t kXFullAt = 2 * kEmptyAt;
-  constexpr uint32_t kXEmptyAt = kXFullAt + kClusterMaxXStages * 8;
   constexpr uint32_t kXReadableAt =
-      Shape::kX == ClusterX::kAsItLies ? kXFullAt : kXFullAt + kClusterXReadyAt;
+      Shape::kX == ClusterX::kAsItLies ? kClusterXFullAt : kClusterXReadyAt;
   const uint32_t full = Kept(SharedAddress(barriers.full));
-  const uint32_t inbox_barrier = full + kXEmptyAt + kClusterMaxXStages * 8;
+  const uint32_t inbox_barrier = full + kClusterInboxAt;
   const uint32_t x_ring =
       (SharedAddress(shared_words) + kWgmmaAlign - 1) / kWgmmaAlign * kWgmmaAlign;
   const uint32_t ring = x_ring + Rings::kWeightsAt;
@@ -67,15 +64,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     PrefetchMap(maps.codes);
     PrefetchMap(maps.scales);
     PrefetchMap(maps.x);
-    InitClusterBarriers<Unit, Shape>(full, full + kEmptyAt, full + kXFullAt, full + kXEmptyAt,
-                                     inbox_barrier);
+    InitClusterBarriers<Unit, Shape>(full, full + kClusterEmptyAt, full + kClusterXFullAt,
+                                     full + kClusterXEmptyAt, inbox_barrier);
   }
   __syncthreads();
   ArriveCluster<false>();
   const auto work = WgmmaClusterWork::Of<Shape>(w.units);
   if (warp >= Shape::kGroups * 4) {
-    ProduceInCluster<Unit, Shape>(args, maps, work, warp, lane, ring, x_ring, full, full + kEmptyAt,
-                                  full + kXFullAt, full + kXEmptyAt);
+    ProduceInCluster<Unit, Shape>(args, maps, work, warp, lane, ring, x_ring, full,
+                                  full + kClusterEmptyAt, full + kClusterXFullAt,
+                                  full + kClusterXEmptyAt);
     return;
   }
   TakeRegisters<Shape::kRegisters>();
@@ -124,13 +122,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           WgmmaWait<0>();
           HoldRegisters(sums);
           HoldRegisters(a[1]);
-          ArriveByWarp(barrier + kXEmptyAt + (x_stage + kXTurn - 1) % kXTurn * kSplits * 8);
+          ArriveByWarp(barrier + kClusterXEmptyAt + (x_stage + kXTurn - 1) % kXTurn * kSplits * 8);
           AddScaled(totals, sums, scale);
         }
         HoldRegisters(sums);
         HoldRegisters(fragments);
         if (part == 0) AwaitPhase(barrier + kXReadableAt + x_stage * kSplits * 8, x_parity);
-        if (part == kParts - 1) ArriveByWarp(barrier + kEmptyAt + stage * kSplits * 8);
+        if (part == kParts - 1) ArriveByWarp(barrier + kClusterEmptyAt + stage * kSplits * 8);
         MultiplyUnitPart<BF16Pairs, Rings::kXHalfBytes>(sums, fragments, x, part, part == 0);
         HoldRegisters(a[(part + 1) % 2]);
       }

@@ -6,12 +6,6 @@
 
 namespace nibble::cuda {
 
-// Where parts of every 128 bytes of a row of x have changed places with the row: `offset` bytes, a
-// multiple of 32, behind the place `at`, which itself lies in the first part.
-__device__ inline uint32_t SwizzledPlace(uint32_t at, int offset) {
-  return (at ^ (offset & 96)) + (offset & ~127);
-}
-
 // Rows of x in shared memory lie this far apart modulo 128 bytes: 8 lanes of a load touch two rows.
 inline constexpr int kSharedRowSkew = 64;
 

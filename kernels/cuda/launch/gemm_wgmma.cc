@@ -45,6 +45,10 @@ Cost TurnsCost(int row, int outputs) {
   constexpr Cost kOf256[] = {{0.52, 2}, {0.56, 2.6}, {0.83, 4.7}};
   return outputs == 64 ? kOf64[row] : outputs == 128 ? kOf128[row] : kOf256[row];
 }
+// Whether pairs run in turns (WgmmaLoop). one_scale: of INT4, with one scale a unit.
+bool PairsTakeTurns(int columns, bool one_scale, bool f16) {
+  return columns <= 64 && one_scale && !f16;
+}
 // Of tiles of the wide kernel that are halved, one a multiprocessor at most.
 constexpr Cost kHalvesCost = {0.73, 3.3};
 
@@ -115,7 +119,7 @@ double WgmmaPlan::PlanPairs(int64_t n, int64_t units, const WgmmaOperands& opera
   const double shared_units = static_cast<double>(tiles * units) / blocks;
   const double shared_us = SharedCost(columns, groups, operands.table).Of(shared_units);
   const int row = columns == 16 ? 0 : columns == 32 ? 1 : columns == 64 ? 2 : 3;
-  const bool turns = operands.one_scale && !operands.f16 && columns <= 64;
+  const bool turns = PairsTakeTurns(columns, operands.one_scale, operands.f16);
   // The fewest outputs a tile whose pairs all run at once.
   for (int outputs = 64; outputs <= groups * 64; outputs *= 2) {
     const int64_t pairs = (n + outputs - 1) / outputs * column_tiles;
@@ -197,8 +201,11 @@ WgmmaLoop LoopOf(const WeightView& view, const WgmmaPlan& plan, const WgmmaLaunc
   const bool table = view.codes_kind == Codes::kTable;
   const bool wide_table = table && plan.columns == 64;
   const bool whole_turns = plan.SharedTiles() == 0 && view.units % kTurnUnits == 0;
-  const bool takes_turns = plan.pair_outputs > 0 ? !table : !wide_table && whole_turns;
-  if (plan.columns <= 64 && launch.scales_per_unit == 1 && takes_turns) return WgmmaLoop::kTurns;
+  const bool one_scale = launch.scales_per_unit == 1;
+  const bool takes_turns = plan.pair_outputs > 0
+                               ? PairsTakeTurns(plan.columns, one_scale && !table, launch.f16)
+                               : plan.columns <= 64 && one_scale && !wide_table && whole_turns;
+  if (takes_turns) return WgmmaLoop::kTurns;
   // Scaled weights are not those of the GEMV.
   if (plan.chains) return WgmmaLoop::kGeneral;
   // Totals beside sums of so many rows take more registers than there are, but for pairs with 64

@@ -5,7 +5,7 @@ namespace nibble::cuda {
 cudaError_t LaunchClusterHalfWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
                                                     const WgmmaLaunch& launch,
                                                     cudaStream_t stream) {
-  return LaunchClusterHalfWordTurnsInt4<false>(view, plan, launch, stream);
+  return LaunchClusterTurns<ClusterX::kHalfWords, false>(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

@@ -4,7 +4,7 @@ namespace nibble::cuda {
 
 cudaError_t LaunchClusterQuadTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
                                            const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterQuadTurnsInt4<true>(view, plan, launch, stream);
+  return LaunchClusterTurns<ClusterX::kAsItLies, true>(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

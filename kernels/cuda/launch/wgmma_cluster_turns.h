@@ -2,6 +2,8 @@
 #ifndef NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_TURNS_H_
 #define NIBBLE_KERNELS_CUDA_LAUNCH_WGMMA_CLUSTER_TURNS_H_
 
+#include <type_traits>
+
 #include "kernels/cuda/device/gemm_wgmma_cluster_turns.cuh"
 #include "kernels/cuda/launch/wgmma_cluster_order.h"
 #include "kernels/cuda/launch/wgmma_cluster_variants.h"
@@ -26,39 +28,21 @@ cudaError_t LaunchClusterTurnsUnit(const WeightView& view, const WgmmaPlan& plan
   });
 }
 
-// UnitOf: by zero points and the type of scales.
-template <template <bool, HalfScales> class UnitOf, bool kZeroPoints, ClusterX kX>
-cudaError_t LaunchClusterTurnsScales(const WeightView& view, const WgmmaPlan& plan,
-                                     const WgmmaLaunch& launch, cudaStream_t stream) {
-  using OfBF16 = UnitOf<kZeroPoints, HalfScales::kBF16>;
-  using OfF16 = UnitOf<kZeroPoints, HalfScales::kF16>;
+// Units whose codes meet x so.
+template <ClusterX kX, bool kZeroPoints, HalfScales kScaleType>
+using TurnsUnit = std::conditional_t<
+    kX == ClusterX::kWords, TurnInt4Unit<kZeroPoints, kScaleType>,
+    std::conditional_t<kX == ClusterX::kHalfWords, TurnHalfWordInt4Unit<kZeroPoints, kScaleType>,
+                       TurnQuadInt4Unit<kZeroPoints, kScaleType>>>;
+
+template <ClusterX kX, bool kZeroPoints>
+cudaError_t LaunchClusterTurns(const WeightView& view, const WgmmaPlan& plan,
+                               const WgmmaLaunch& launch, cudaStream_t stream) {
+  using OfBF16 = TurnsUnit<kX, kZeroPoints, HalfScales::kBF16>;
+  using OfF16 = TurnsUnit<kX, kZeroPoints, HalfScales::kF16>;
   return view.scale_type == Element::kBF16
              ? LaunchClusterTurnsUnit<OfBF16, kX>(view, plan, launch, stream)
              : LaunchClusterTurnsUnit<OfF16, kX>(view, plan, launch, stream);
-}
-
-// x put in the order of words.
-template <bool kZeroPoints>
-cudaError_t LaunchClusterWordTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
-                                       const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterTurnsScales<TurnInt4Unit, kZeroPoints, ClusterX::kWords>(view, plan, launch,
-                                                                               stream);
-}
-
-// x as it lies.
-template <bool kZeroPoints>
-cudaError_t LaunchClusterQuadTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
-                                       const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterTurnsScales<TurnQuadInt4Unit, kZeroPoints, ClusterX::kAsItLies>(
-      view, plan, launch, stream);
-}
-
-// x put in the order of half words.
-template <bool kZeroPoints>
-cudaError_t LaunchClusterHalfWordTurnsInt4(const WeightView& view, const WgmmaPlan& plan,
-                                           const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterTurnsScales<TurnHalfWordInt4Unit, kZeroPoints, ClusterX::kHalfWords>(
-      view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

@@ -3,8 +3,8 @@
 namespace nibble::cuda {
 
 cudaError_t LaunchClusterWordTurnsInt4Symmetric(const WeightView& view, const WgmmaPlan& plan,
-                                                   const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterWordTurnsInt4<false>(view, plan, launch, stream);
+                                                const WgmmaLaunch& launch, cudaStream_t stream) {
+  return LaunchClusterTurns<ClusterX::kWords, false>(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda

@@ -3,8 +3,8 @@
 namespace nibble::cuda {
 
 cudaError_t LaunchClusterWordTurnsInt4Zero(const WeightView& view, const WgmmaPlan& plan,
-                                              const WgmmaLaunch& launch, cudaStream_t stream) {
-  return LaunchClusterWordTurnsInt4<true>(view, plan, launch, stream);
+                                           const WgmmaLaunch& launch, cudaStream_t stream) {
+  return LaunchClusterTurns<ClusterX::kWords, true>(view, plan, launch, stream);
 }
 
 }  // namespace nibble::cuda
